@@ -25,12 +25,9 @@ from amqpstore.errors import (
     DiskFullError,
     ReadLaterError,
 )
-from amqpstore.evidence.absence import UnreadableCount
-from amqpstore.format.compression import Decompressor
 from amqpstore.format.message import Message
 from amqpstore.format.records import (
     MAX_COUNT,
-    MessageDecoder,
     Operation,
     OperationKind,
 )
@@ -44,10 +41,7 @@ from amqpstore.log.segments import Unread
 from amqpstore.log.spares import Spares
 from amqpstore.options import DEFAULTS, Options, check_options, compressor_of
 from amqpstore.prepared import Prepared, restore
-from amqpstore.provenance.client_trails import FILE_BYTES, ClientTrails
-from amqpstore.provenance.log_reading import GoesOn, LogReading
-from amqpstore.provenance.origins import IsCopy
-from amqpstore.provenance.provenance import ProvenanceReader
+from amqpstore.provenance.store_provenance import StoreProvenance
 from amqpstore.purges import Purged, purge_aside
 from amqpstore.queues.acks import GatheredAcks
 from amqpstore.queues.arguments import (
@@ -72,17 +66,14 @@ from amqpstore.system.durability import reason_of
 from amqpstore.system.filenames import absolute_path
 from amqpstore.system.files import SPARE, Files, Lock, OsFiles
 from amqpstore.transaction import Transaction
-from amqpstore.upkeep.figures import CountedSegment, StoreFigures
 from amqpstore.upkeep.maintenance import Maintenance
+from amqpstore.upkeep.statistics import StoreStatistics
 from amqpstore.upkeep.worker import ThreadWorker, Worker
 
 _log = logging.getLogger(__name__)
 
 # Each look-up in an enumeration takes 50 ns, and there is one for each delivery and ack.
 _ACK, _DELIVERED = OperationKind.ACK, OperationKind.DELIVERED
-
-_SHORT_MEMORY_BYTES = 1 << 20
-"""The memory that messages may take while it is short: about what is on the way to consumers."""
 
 
 class Store(ClosableStore):
@@ -91,8 +82,10 @@ class Store(ClosableStore):
     `queues` has all queues by id, including those of transactions in `prepared`, which hold their
     messages, and of purges in `purged`, under the same ids: see `is_hidden`. `next_queue_id` is the
     id of the next queue. `stored` reads the messages of runs that are on disk; `enqueues` and
-    `withdrawals` are how messages enter queues and leave them. `clock` is the one passed to `open`;
-    `measures` is what the work of the store took; `store_id` tells it from every other store.
+    `withdrawals` are how messages enter queues and leave them. `memory` and `space` are what its
+    messages may take of the machine's memory and of the disk; `statistics` says what there is,
+    `measures` what its work took, and `provenance` what the log has of one message. `clock` is the
+    one passed to `open`; `store_id` tells it from every other store.
     """
 
     def __init__(
@@ -117,14 +110,12 @@ class Store(ClosableStore):
         self._backing = backing
         self._lock = lock
         self._catalog = backing.catalog
-        self._space = space
+        self.space = space
         self._transient = TransientLog(backing, options.segment_bytes)
         self._transient.wipe()
-        self._memory = Memory(options.memory_bytes, self._transient)
-        self._memory_bytes = options.memory_bytes
-        self._is_memory_short = False
+        self.memory = Memory(queues, options.memory_bytes, self._transient)
         self._disposal = Disposal(self._release)
-        self._unacked = self._memory.unacked
+        self._unacked = self.memory.unacked
         self._spares = Spares(backing.files, backing.directory, options.segment_bytes, space, clock)
         self._log = Log(
             backing.descriptors,
@@ -143,7 +134,7 @@ class Store(ClosableStore):
             spares=self._spares,
         )
         self._maintenance = Maintenance(
-            *(backing, self._log, queues, self._memory, space, recovered, options, worker, clock),
+            *(backing, self._log, queues, self.memory, space, recovered, options, worker, clock),
             spares=self._spares,
         )
         self._state = OpenState(backing.directory, self._log)
@@ -152,9 +143,10 @@ class Store(ClosableStore):
             committed=self._maintenance.defined,
         )
         limits = options.limits
-        self.stored = StoredRuns(backing, self._log, self._transient, self._memory, clock)
-        self.enqueues = Enqueues(self._log, self._memory, limits.joined_bytes)
-        self.withdrawals = Withdrawals(self.stored, self._memory, limits.split_messages)
+        self.stored = StoredRuns(backing, self._log, self._transient, self.memory, clock)
+        self.provenance = StoreProvenance(backing, self._log, space, clock)
+        self.enqueues = Enqueues(self._log, self.memory, limits.joined_bytes)
+        self.withdrawals = Withdrawals(self.stored, self.memory, limits.split_messages)
         self.next_queue_id = StoreRows.read(self._catalog.rows).next_queue_id or 1
         self.prepared: dict[int, Prepared] = {}
         self.purged: dict[int, Purged] = {}
@@ -165,7 +157,10 @@ class Store(ClosableStore):
         for queue in queues.values():
             if queue.quarantined.count or queue.unread:
                 self.stored.retry(queue)
-        self._opening_s = time.perf_counter() - began_s
+        opening_s = time.perf_counter() - began_s
+        self.statistics = StoreStatistics(
+            *(self._log, self.memory, space, self._maintenance, recovered.report, opening_s)
+        )
 
     @classmethod
     def open(
@@ -277,7 +272,7 @@ class Store(ClosableStore):
             del self.purged[purged.hidden.id]
         for gone in queues:
             gone.deleted = True
-            self._memory.let_go(gone, gone.memory_bytes)
+            self.memory.let_go(gone, gone.memory_bytes)
             self._disposal.add_runs(gone.clear() + gone.quarantined.clear())
             del self.queues[gone.id]
             if gone.durable:
@@ -288,7 +283,7 @@ class Store(ClosableStore):
         """Set whether a queue keeps no body in memory that is on disk; at any time."""
         check_queue(queue)
         queue.lazy = lazy
-        self._memory.reconsider(queue)
+        self.memory.reconsider(queue)
 
     def set_keeps_transient(self, queue: Queue, *, keeps: bool) -> None:
         """Set whether messages of a durable queue are logged even if they are not persistent."""
@@ -342,7 +337,7 @@ class Store(ClosableStore):
             whole_bytes = body_bytes(messages)
         needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
         self._state.check()
-        self._space.check(needed_bytes + self._log.pending_bytes)
+        self.space.check(needed_bytes + self._log.pending_bytes)
         return self.enqueues.enqueue(placements, messages, whole_bytes, priority=priority)
 
     def transaction(self) -> Transaction:
@@ -535,7 +530,7 @@ class Store(ClosableStore):
     def clear(self, queue: Queue) -> list[Run]:
         """Remove everything that is ready from memory. Returns the runs that were there."""
         check_queue(queue)
-        self._memory.let_go(queue, queue.memory_bytes)
+        self.memory.let_go(queue, queue.memory_bytes)
         runs = queue.clear()
         self._disposal.add_runs(runs)
         return runs
@@ -607,7 +602,7 @@ class Store(ClosableStore):
         if self._unacked.has_deleted or self._unacked.suspects:
             self._unacked.drop_deleted(self.clock.monotonic_ms())
         with self._state.working():
-            self._memory.drop_excess(self._log.position.message_id)
+            self.memory.drop_excess(self._log.position.message_id)
             self._maintenance.housekeep()
 
     def free_memory(self) -> bool:
@@ -617,18 +612,13 @@ class Store(ClosableStore):
         To be called more often than that, if much may be taken in between: it costs nothing if
         there is nothing to do.
         """
-        memory = self._memory
+        memory = self.memory
         if memory.unacked.memory_bytes > memory.budget_bytes // 4:
             memory.let_go_unacked(self._log.position.message_id)
         disposal = self._disposal
         if not (disposal.runs or disposal.lists):
             return False
         return disposal.free()
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of messages in memory, ready and unacked; one in several queues counts in each."""
-        return self._memory.memory_bytes + self._unacked.memory_bytes
 
     def checkpoint(self) -> None:
         """Make a checkpoint of everything durable, now.
@@ -678,83 +668,6 @@ class Store(ClosableStore):
         self._maintenance.close()
         self._transient.close()
 
-    def set_limits(self, *, memory_bytes: int, least_free_bytes: int) -> None:
-        """Change two of the options of the open store. What exceeds a smaller memory limit is
-        freed by the next `housekeep`.
-        """
-        self._memory_bytes = memory_bytes
-        self._set_memory()
-        self._space.require(least_free_bytes)
-
-    def provenance(self, is_copy: IsCopy, goes_on: GoesOn) -> ProvenanceReader:
-        """Return a reader of what the log says of one message. It may be used in another thread."""
-        backing = self._backing
-        decoder = MessageDecoder({}, Decompressor(dict(self._log.dictionaries)).decompress)
-        reading = LogReading(backing.files, backing.directory, backing.seed, decoder, goes_on)
-        return ProvenanceReader(reading, is_copy)
-
-    def client_trails(self, max_files: int, file_bytes: int = FILE_BYTES) -> ClientTrails:
-        """Return what notes who published messages of this store, and who got them.
-
-        Args, raises: as `ClientTrails`.
-        """
-        backing = self._backing
-        return ClientTrails(
-            *(backing.files, backing.directory, backing.seed, self._log, self.clock),
-            may_write=lambda: not self.is_disk_low,
-            max_files=max_files,
-            file_bytes=file_bytes,
-        )
-
-    def shrink_memory(self, *, is_short: bool) -> None:
-        """Keep hardly any message in memory while that `is_short`, whatever the limit allows."""
-        self._is_memory_short = is_short
-        self._set_memory()
-
-    def _set_memory(self) -> None:
-        short = min(self._memory_bytes, _SHORT_MEMORY_BYTES)
-        budget_bytes = short if self._is_memory_short else self._memory_bytes
-        self._memory.set_budget(budget_bytes, self.queues.values())
-
-    def figures(self) -> StoreFigures:
-        """Return what there is in the store, and what its start found; it takes as long as the
-        store has segments.
-        """
-        report = self.recovery_report
-        return StoreFigures(
-            self._maintenance.figures(),
-            self._memory.memory_bytes,
-            self._unacked.memory_bytes,
-            self._memory.budget_bytes,
-            self._space.free_bytes,
-            self._space.least_free_bytes,
-            self._opening_s,
-            report.torn_bytes,
-            report.rolled_back,
-            report.lost_count,
-            len(report.damage),
-        )
-
-    def unreadable(self) -> UnreadableCount:
-        """Return a new count of the messages that cannot be read, to which queues are added."""
-        return UnreadableCount(self._maintenance.absence_now())
-
-    def segments(self) -> list[CountedSegment]:
-        """Return the figures of each segment, in the order of the log."""
-        return self._maintenance.segments()
-
-    @property
-    def is_disk_low(self) -> bool:
-        """Whether publishers should wait: soon they will be refused, with DiskFullError."""
-        return self._space.is_low
-
-    @property
-    def directory_problem(self) -> str:
-        """The reason why the directory cannot be reached any more, for example because it is not
-        mounted; empty if it can. The disk is low then.
-        """
-        return self._space.problem
-
     def check_writable(self, *, publishing: bool, needed_bytes: int = 0) -> None:
         """Raises: StoreClosedError; when `publishing`, DiskFullError.
 
@@ -762,7 +675,7 @@ class Store(ClosableStore):
         """
         self._state.check()
         if publishing:
-            self._space.check(needed_bytes + self._log.pending_bytes)
+            self.space.check(needed_bytes + self._log.pending_bytes)
 
     def _log_delivered(self, queue: Queue, run: Run) -> None:
         # An index file has four bytes for it, and no one counts further.

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from amqpstore import DiskFullError, Message, Options, Run
+from amqpstore import Message, Options, Run
 from amqpstore.system.clock import SimulatedClock
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.channels.channel import Channel
@@ -200,16 +200,12 @@ class SimulatedBroker:
             self.disk.record = None
 
     def fill_disk(self) -> None:
-        """From now on the disk is full for whoever publishes."""
-
-        def refuse(needed_bytes: int) -> None:
-            raise DiskFullError(DIRECTORY, 0, needed_bytes)
-
-        self.store._space.check = refuse  # type: ignore[method-assign]
+        """From now on the disk is full for publishers: it would need more than it has."""
+        self.store.space.require(1 << 62)
 
     def free_disk(self) -> None:
         """There is room again."""
-        del self.store._space.check
+        self.store.space.require(OPTIONS.least_free_bytes)
 
     # How it ends.
 

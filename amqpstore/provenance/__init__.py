@@ -6,4 +6,5 @@ says so.
 - `origins`: the messages that it was before.
 - `log_reading`: segments that are read while a broker may be writing and removing some.
 - `client_trails`: which clients had to do with which messages.
+- `store_provenance`: both of them for an open store.
 """

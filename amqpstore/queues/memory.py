@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from amqpstore.format.runs import Run
 from amqpstore.queues.queue import Queue
@@ -40,16 +40,30 @@ Messages that are not in the log have more: they would have to be written first.
 _LEAST_SHARE_BYTES = 64 << 10
 """About one read of a connection."""
 
+_SHORT_BYTES = 1 << 20
+"""The budget while the machine's memory is short: about what is on the way to consumers."""
+
 
 class Memory:
-    """The memory budget. Args: budget_bytes, of messages in memory, with their envelopes; messages
-    that are not durable yet come on top. transient, for messages that are not in the log. `unacked`
-    are those that were taken.
+    """The memory budget of a store, and what was counted of it.
+
+    It alone lets ready messages go from memory, and only those that can be read back: durable ones,
+    or transient ones once they are in `transient`. Its count is the sum of the queues' own.
+    `unacked` are the messages that were taken.
+
+    Args: queues, of the store, by id; limit_bytes, of messages in memory, with their envelopes:
+    messages that are not durable yet come on top; transient, for messages that are not in the log.
     """
 
-    def __init__(self, budget_bytes: int, transient: TransientLog) -> None:
-        self.budget_bytes = budget_bytes
-        self._plenty_bytes = budget_bytes // _PLENTY
+    def __init__(
+        self, queues: Mapping[int, Queue], limit_bytes: int, transient: TransientLog
+    ) -> None:
+        self.budget_bytes = limit_bytes
+        """The limit, or less while the machine's memory is short."""
+        self._queues = queues
+        self._limit_bytes = limit_bytes
+        self._is_short = False
+        self._plenty_bytes = limit_bytes // _PLENTY
         self._transient = transient
         self._transient_excess: deque[tuple[Queue, Run]] = deque()
         self._memory_bytes = 0
@@ -58,9 +72,15 @@ class Memory:
 
     @property
     def memory_bytes(self) -> int:
-        """Return the bytes of messages ready in queues; a message in several queues counts in
-        each."""
+        """The bytes of messages ready in queues; a message in several queues counts in each."""
         return self._memory_bytes
+
+    @property
+    def all_bytes(self) -> int:
+        """The bytes of all messages in memory, ready and unacked; one in several queues counts in
+        each.
+        """
+        return self._memory_bytes + self.unacked.memory_bytes
 
     def add(self, queue: Queue, run: Run, memory_bytes: int) -> None:
         """Count a run that is ready with its messages, or `memory_bytes` that it got more."""
@@ -74,12 +94,24 @@ class Memory:
                 # If nothing is logged, `drop_excess` may be called only a second later.
                 self._write_aside(*self._transient_excess.popleft())
 
-    def set_budget(self, budget_bytes: int, queues: Iterable[Queue]) -> None:
-        """Change the budget. What is too much by it is dropped by the next `drop_excess`."""
-        before, self.budget_bytes = self.budget_bytes, budget_bytes
+    def limit(self, limit_bytes: int) -> None:
+        """Change the limit. What exceeds a smaller one is dropped by the next `drop_excess`."""
+        self._limit_bytes = limit_bytes
+        self._set_budget()
+
+    def shrink(self, *, is_short: bool) -> None:
+        """Keep hardly any message in memory while that `is_short`, whatever the limit allows."""
+        self._is_short = is_short
+        self._set_budget()
+
+    def _set_budget(self) -> None:
+        before, budget_bytes = self.budget_bytes, self._limit_bytes
+        if self._is_short:
+            budget_bytes = min(budget_bytes, _SHORT_BYTES)
+        self.budget_bytes = budget_bytes
         self._plenty_bytes = budget_bytes // _PLENTY
         if budget_bytes < before:
-            for queue in queues:
+            for queue in self._queues.values():
                 # A share that was measured by another budget would keep as much as before.
                 queue.share_bytes = queue.share_bytes * budget_bytes // before
                 self.reconsider(queue)

@@ -80,7 +80,8 @@ class FollowerStore(ClosableStore):
     """An open follower. Created by `FollowerStore.open`. For one thread.
 
     `term` is the highest it has heard of. `definitions` is the number of the leader's last commit
-    of definitions that it has. `discarded` is what it gave up, since it was opened.
+    of definitions that it has. `discarded` is what it gave up, since it was opened. `space` is the
+    free space of its disk.
     """
 
     _log: FollowerLog
@@ -105,7 +106,7 @@ class FollowerStore(ClosableStore):
         self._backing = backing
         self._lock = lock
         self._catalog = backing.catalog
-        self._space = space
+        self.space = space
         self._options = options
         self._worker = worker
         self._clock = clock
@@ -178,11 +179,6 @@ class FollowerStore(ClosableStore):
         return follower
 
     # The log.
-
-    @property
-    def is_disk_low(self) -> bool:
-        """Whether publishers would have to wait for free space here, as of the last look."""
-        return self._space.is_low
 
     @property
     def last(self) -> BatchEnd:
@@ -303,8 +299,8 @@ class FollowerStore(ClosableStore):
     def require_room(self, size: int) -> None:
         """Make sure that a copy may take that much space. Raises: DiskFullError."""
         self._state.check()
-        self._space.look()
-        self._space.check(size)
+        self.space.look()
+        self.space.check(size)
 
     def replace(self, replacement: Replacement, copy: WholeCopy, common_lsn: int) -> None:
         """Close this store for good: the next `open` finds the one that was received. Durable on
@@ -462,7 +458,7 @@ class FollowerStore(ClosableStore):
         return of.segment, of.offset
 
     def _rewrite(self, number: int, place: BatchEnd) -> SegmentRewrite:
-        self._space.check(place.offset)
+        self.space.check(place.offset)
         place = place._replace(message_id=self._next_id(place))
         with self._changing():
             return SegmentRewrite(self._backing.files, self.directory, number, place)
@@ -566,7 +562,7 @@ class FollowerStore(ClosableStore):
         transient = TransientLog(backing, options.segment_bytes)
         transient.wipe()
         self._maintenance = Maintenance(
-            *(backing, self._log, {}, Memory(options.memory_bytes, transient), self._space),
+            *(backing, self._log, {}, Memory({}, options.memory_bytes, transient), self.space),
             *(recovered, options, self._worker, self._clock),
         )
 
@@ -578,5 +574,5 @@ class FollowerStore(ClosableStore):
                 yield
         except OSError as error:
             if is_no_space(error):
-                raise self._space.error() from error
+                raise self.space.error() from error
             raise

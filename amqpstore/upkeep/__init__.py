@@ -5,5 +5,6 @@
   it has written.
 - `kept_segments`, `retired`: which files go to quarantine, and which are removed.
 - `background`, `worker`: one piece of work at a time, and the thread that does it.
-- `figures`: how much there is of everything, for those who watch.
+- `statistics`, `figures`: how much there is of everything, for those who watch;
+  `watched_accounts`: the part of it that a worker changes.
 """

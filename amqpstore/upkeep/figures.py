@@ -1,4 +1,4 @@
-"""Figures of an open store, for those who watch it: see `Store.figures`."""
+"""Figures of an open store, for those who watch it: see `StoreStatistics`."""
 
 from __future__ import annotations
 

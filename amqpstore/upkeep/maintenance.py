@@ -32,9 +32,9 @@ from amqpstore.upkeep.background import Background
 from amqpstore.upkeep.checkpointing import Checkpoints
 from amqpstore.upkeep.compacting import Compactions
 from amqpstore.upkeep.definitions_copier import DefinitionsCopier
-from amqpstore.upkeep.figures import CountedSegment, LogFigures
 from amqpstore.upkeep.kept_segments import SegmentsToKeep
 from amqpstore.upkeep.retired import RetiredFiles
+from amqpstore.upkeep.watched_accounts import WatchedAccounts
 from amqpstore.upkeep.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -81,15 +81,14 @@ class Maintenance:
         # By the monotonic clock. The first checkpoint is due some time after the start, not at
         # once.
         self._checkpoint_ms = clock.monotonic_ms()
-        self._live_bytes = self._garbage_bytes = 0
-        self._counted: dict[int, tuple[int, int, int, int]] = {}
         self._positions = PositionNotes(
             *(backing.files, backing.directory, backing.seed, log.position),
             may_write=lambda: not space.is_low,
             # Until a checkpoint notes what is missing, nothing but the old notes knows of it.
             may_remove=lambda: not self.checkpoints.has_passed_over,
         )
-        self._absence = Absence(backing.files, backing.directory, recovered.report.absent)
+        absence = Absence(backing.files, backing.directory, recovered.report.absent)
+        self.accounts = WatchedAccounts(self._state, self._background, absence)
 
     def housekeep(self) -> None:
         """Take over finished work, and start what is due."""
@@ -161,55 +160,20 @@ class Maintenance:
         self._retired.take()()
         return compacted
 
-    def figures(self) -> LogFigures:
-        """Return what there is in the log."""
-        self._count_garbage()
-        log = self._log
-        return LogFigures(
-            segments=len(log.segments),
-            segment_bytes=sum([segment.size for segment in log.segments]),
-            live_bytes=self._live_bytes,
-            garbage_bytes=self._garbage_bytes,
-            tail_bytes=log.durable_bytes,
-            tail_messages=log.durable_messages,
-            pending_bytes=log.pending_bytes,
-            segment=log.position.segment,
-            sequence=log.position.lsn,
-            checkpoint_segment=self.checkpoints.segment,
-            checkpoint_age_s=(self._clock.monotonic_ms() - self._checkpoint_ms) / 1000,
-            quarantined_segments=self._kept.damaged_count,
-            work=self._background.work,
-        )
+    @property
+    def checkpoint_age_s(self) -> float:
+        """The time since the last checkpoint began, or since the store was opened."""
+        return (self._clock.monotonic_ms() - self._checkpoint_ms) / 1000
 
-    def _count_garbage(self) -> None:
-        """Count live bytes and garbage, unless the worker has the accounts."""
-        if not self._background.work:
-            accounts = [*self._state.accounts]
-            self._garbage_bytes = sum([account.garbage_bytes for account in accounts])
-            self._live_bytes = sum([account.end_bytes for account in accounts])
-            self._live_bytes -= self._garbage_bytes
-            self._counted = {
-                one.number: (one.end_bytes, one.garbage_bytes, one.count, one.live_count)
-                for one in accounts
-            }
+    @property
+    def quarantined_count(self) -> int:
+        """The number of segments that are kept in quarantine."""
+        return self._kept.damaged_count
 
-    def absence_now(self) -> Absence:
-        """Return which messages the files of segments lack, as of the last checkpoint."""
-        if not self._background.work:
-            self._absence.look(self._state.accounts)
-        return self._absence
-
-    def segments(self) -> list[CountedSegment]:
-        """Return the figures of each segment, in the order of the log."""
-        self._count_garbage()
-        found = []
-        for segment in self._log.segments:
-            counted = self._counted.get(segment.number)
-            end_bytes, garbage_bytes, count, live_count = counted or (0, 0, 0, 0)
-            live_bytes = end_bytes - garbage_bytes
-            row = (segment.number, segment.size, live_bytes, garbage_bytes, count, live_count)
-            found.append(CountedSegment(*row, is_log=counted is None))
-        return found
+    @property
+    def work(self) -> str:
+        """The work that is running in the background, by its name; empty if none is."""
+        return self._background.work
 
     def defined(self) -> None:
         """Note that something was defined: the copy of the definitions is behind."""
@@ -227,7 +191,7 @@ class Maintenance:
     ) -> None:
         # From here until the work is done, the checkpoint state belongs to the worker: nothing in
         # this thread may read or change it.
-        self._count_garbage()
+        self.accounts.count()
         self._background.begin(name, work, take_over)
 
     def _finish(self, *, wait: bool = False) -> bool:

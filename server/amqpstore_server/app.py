@@ -534,7 +534,7 @@ class App:
             if still_s := standstill.tick(trio.current_time()):
                 self._stood_still(still_s)
             self.committer.housekeep()
-            if self.broker.context.store.is_disk_low:
+            if self.broker.context.store.space.is_low:
                 self.broker.end_purges()
             self.look_at_alarms()
             self.context.flush_trails()
@@ -547,7 +547,7 @@ class App:
             unfinished = [one.amqp for one in self.connections]
             most_bytes = self.reloader.config.connections_bytes
             held_bytes = self._alarms.free_unfinished(unfinished, most_bytes, trio.current_time())
-            held_bytes += CLIENT_BYTES * len(self.connections) + self.context.store.held_bytes
+            held_bytes += CLIENT_BYTES * len(self.connections) + self.context.store.memory.all_bytes
             self._whole_collector.tick(trio.current_time(), is_serving=bool(self.connections))
             if self._trimming.is_due(held_bytes, trio.current_time()):
                 # Beside the event loop, which it could hold for some milliseconds.

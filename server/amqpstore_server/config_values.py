@@ -51,7 +51,7 @@ def trails_of(config: Config, store: Store) -> ClientTrails | None:
         return None
     try:
         file_bytes = min(FILE_BYTES, config.provenance_bytes // 2)
-        return store.client_trails(config.provenance_bytes // file_bytes, file_bytes)
+        return store.provenance.client_trails(config.provenance_bytes // file_bytes, file_bytes)
     except OSError as error:
         _log.warning("who publishes and receives messages is not noted: %s", error)
         return None

@@ -82,9 +82,8 @@ def reloadable_parts(
     """
 
     def apply_to_store(config: Config) -> None:
-        context.store.set_limits(
-            memory_bytes=config.memory_bytes, least_free_bytes=least_free_bytes(config)
-        )
+        context.store.memory.limit(config.memory_bytes)
+        context.store.space.require(least_free_bytes(config))
 
     def apply_to_alarms(config: Config) -> None:
         alarms.watermark_bytes = memory_watermark_bytes(config)

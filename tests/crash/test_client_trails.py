@@ -33,7 +33,7 @@ class NotingBroker(SimulatedBroker):
 
     def make_context(self) -> BrokerContext:
         context = super().make_context()
-        context.trails = self.store.client_trails(max_files=2, file_bytes=400)
+        context.trails = self.store.provenance.client_trails(max_files=2, file_bytes=400)
         return context
 
     def client(self, user: str) -> Client:

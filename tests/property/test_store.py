@@ -540,7 +540,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             taken = [run for run, _ in [*model.taken, *model.withdrawn] if run.messages is None]
             runs = [*model.queue.ready, *taken]
             aside += sum(run.count for run in runs if run.first_id >= FIRST_TRANSIENT)
-        assert self.store._memory.memory_bytes == total
+        assert self.store.memory.memory_bytes == total
         assert sum(self.store._transient._unread.values()) == aside
 
     @invariant()

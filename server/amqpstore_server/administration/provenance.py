@@ -123,7 +123,7 @@ def _reading(administration: Administration, read: Callable[[], Provenance]) -> 
 
 def _reader(broker: Broker, names: Names) -> ProvenanceReader:
     broker.context.flush_trails()
-    return broker.context.store.provenance(is_copy_in(names), ReadingPace())
+    return broker.context.store.provenance.reader(is_copy_in(names), ReadingPace())
 
 
 def _names(broker: Broker) -> Names:

@@ -138,14 +138,14 @@ class Alarms:
     @property
     def is_raised(self) -> bool:
         """Whether anything is low now."""
-        return self.is_memory_low or self._store.is_disk_low or self._term.is_blocked
+        return self.is_memory_low or self._store.space.is_low or self._term.is_blocked
 
     @property
     def reasons(self) -> list[str]:
         """The resources that are low, each as clients are told."""
         reasons = [
             (MEMORY, self.is_memory_low),
-            (DISK, self._store.is_disk_low),
+            (DISK, self._store.space.is_low),
             (REPLICAS, self._term.is_blocked),
         ]
         return [reason for reason, is_low in reasons if is_low]
@@ -193,10 +193,10 @@ class Alarms:
 
     def _look_at_disk(self) -> None:
         """Log a change; what there is the store finds out."""
-        if self._store.is_disk_low != self._was_disk_low:
-            self._was_disk_low = self._store.is_disk_low
+        if self._store.space.is_low != self._was_disk_low:
+            self._was_disk_low = self._store.space.is_low
             self._tell("disk", self._was_disk_low)
-            if problem := self._store.directory_problem:
+            if problem := self._store.space.problem:
                 _log.error(
                     "publishers are blocked: the data directory cannot be reached",
                     extra={"data": self._store.directory, "reason": problem},
@@ -215,7 +215,7 @@ class Alarms:
             if not self.watermark_bytes or used < self.watermark_bytes * _CLEARED_AT:
                 self.is_memory_low = False
                 self._tell("memory", False)
-                self._store.shrink_memory(is_short=False)
+                self._store.memory.shrink(is_short=False)
                 _log.info("memory is no longer short", extra=extra)
             elif now >= self._give_back_at:
                 self._give_back(now)
@@ -223,7 +223,7 @@ class Alarms:
             self.is_memory_low = True
             self._tell("memory", True)
             _log.warning("publishers are blocked: memory is short", extra=extra)
-            self._store.shrink_memory(is_short=True)
+            self._store.memory.shrink(is_short=True)
             self._give_back(now)
 
     def _give_back(self, now: float) -> None:

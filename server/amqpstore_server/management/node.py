@@ -99,7 +99,7 @@ def node_row(context: ManagementContext) -> dict[str, Any]:
         "mem_calculation_strategy": "rss",
         # Publishers are blocked at twice what the store keeps free for itself.
         "disk_free_limit": 2 * least_free_bytes(config),
-        "disk_free_alarm": store.is_disk_low,
+        "disk_free_alarm": store.space.is_low,
         "partitions": [],
         "rates_mode": "basic",
         "db_dir": store.directory,
@@ -149,7 +149,7 @@ _MEMORY_PARTS = (
 
 def _memory_parts(context: ManagementContext, used: int) -> dict[str, int]:
     store = context.broker.context.store
-    messages = min(store.held_bytes, used)
+    messages = min(store.memory.all_bytes, used)
     return {
         **dict.fromkeys(_MEMORY_PARTS, 0),
         "queue_procs": messages,

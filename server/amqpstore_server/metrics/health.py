@@ -24,7 +24,7 @@ def troubles(source: MetricsSource, *, is_stopping: bool) -> list[str]:
     store = source.broker.context.store
     if store.failure is not None:
         found.append("the disk has failed")
-    if store.directory_problem:
+    if store.space.problem:
         found.append("the data directory cannot be reached")
     queues = source.sampler.all_queues()
     if queues and all(queue.is_set_aside for queue in queues):

@@ -344,13 +344,13 @@ def _counted(source: MetricsSource) -> Values:
 
 def _process(source: MetricsSource) -> Values:
     """Yield what the process uses, and what it may use."""
-    alarms, figures = source.alarms, source.broker.context.store.figures()
+    alarms, figures = source.alarms, source.broker.context.store.statistics.figures()
     yield from process_values(figures.free_bytes, figures.least_free_bytes, source.began_s)
     sockets = len(list(source.connections()))
     yield "process_open_tcp_sockets", "Connected clients", sockets
     limit = alarms.watermark_bytes or available_bytes()
     yield "resident_memory_limit_bytes", "Memory above which publishers wait", limit
     yield "alarms_memory_used_watermark", "1 while memory is short", alarms.is_memory_low
-    is_disk_low = source.broker.context.store.is_disk_low
+    is_disk_low = source.broker.context.store.space.is_low
     yield "alarms_free_disk_space_watermark", "1 while the disk is nearly full", is_disk_low
     yield "alarms_file_descriptor_limit", "Always 0: clients are refused before that", 0

@@ -19,7 +19,7 @@ def families(source: MetricsSource) -> Families:
     """Yield all of them."""
     yield from _histograms(source)
     yield from _departures(source)
-    figures = source.broker.context.store.figures()
+    figures = source.broker.context.store.statistics.figures()
     for values in (_log(figures), _memory(source, figures), _work(source), _start(figures)):
         for name, help_text, value in values:
             yield single(Described(_PREFIX + name, help_text), value)

@@ -145,7 +145,7 @@ class DiskLane:
     def is_disk_low(self) -> bool:
         """Whether the disk of a follower is nearly full."""
         store = self._store
-        return store is not None and store.is_disk_low
+        return store is not None and store.space.is_low
 
     def put(self, effect: DiskJob) -> None:
         """Have an effect carried out behind those before; never blocks."""

@@ -135,7 +135,7 @@ class LeadingTerm:
             while True:
                 controller.turned_at = time.monotonic()
                 controller.opening_since = None
-                controller.is_disk_low = self._store.is_disk_low
+                controller.is_disk_low = self._store.space.is_low
                 await trio.sleep(_TURN_S)
         finally:
             controller.turned_at = None

@@ -25,7 +25,7 @@ def node_values(broker: Broker, connections: int) -> tuple[int, ...]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return (
         *(used_bytes(), len(os.listdir("/proc/self/fd")), connections),
-        *(store.figures().free_bytes, threading.active_count()),
+        *(store.statistics.figures().free_bytes, threading.active_count()),
         *(syncs, syncs, int(measures.batch_bytes.total), measures.read_count, measures.read_bytes),
         sum([generation["collections"] for generation in gc.get_stats()]),
         usage.ru_nvcsw + usage.ru_nivcsw,

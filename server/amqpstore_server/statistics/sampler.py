@@ -329,7 +329,7 @@ class Sampler:
 
     def _sum_up(self) -> Iterator[None]:
         in_memory = consumers = paged_in_all = paged_bytes = 0
-        unreadable = self._broker.context.store.unreadable()
+        unreadable = self._broker.context.store.statistics.unreadable()
         messages = MessageSums()
         queues = self.all_queues()
         for index, queue in enumerate(queues, 1):

@@ -484,7 +484,7 @@ def test_who_published_each_message_of_a_round_is_noted() -> None:
         server.queue("r")
         for client in some:
             client.send(publish(b"warm", "r"))
-        server.context.trails = server.store.client_trails(max_files=2)
+        server.context.trails = server.store.provenance.client_trails(max_files=2)
         for queue in ("q", "r"):
             server.vhost.queue(queue).backlog.purge()
         octets = publish(b"1", "r") + publish(b"2") + publish(b"3", "r")

@@ -31,7 +31,7 @@ class NotingBroker(SimulatedBroker):
 
     def make_context(self) -> BrokerContext:
         context = super().make_context()
-        context.trails = self.store.client_trails(max_files=2)
+        context.trails = self.store.provenance.client_trails(max_files=2)
         return context
 
 
@@ -403,7 +403,7 @@ def test_a_batch_that_is_being_written_is_no_damage(simulated: SimulatedBroker) 
 def test_a_limit_is_said(simulated: SimulatedBroker) -> None:
     Client(simulated).publish("", "q", "one")
     simulated.settle()
-    reader = simulated.store.provenance(lambda *_: False, lambda: True)
+    reader = simulated.store.provenance.reader(lambda *_: False, lambda: True)
     reader._reading.left_bytes = 10
     found = reader.of_message(1)
     assert found.is_cut
@@ -419,14 +419,14 @@ def test_reading_stops_when_its_time_is_over(simulated: SimulatedBroker) -> None
     client.get("q")
     simulated.settle()
     answers = iter([True, False, False])
-    reader = simulated.store.provenance(lambda *_: False, lambda: next(answers))
+    reader = simulated.store.provenance.reader(lambda *_: False, lambda: next(answers))
     found = reader.of_message(1)
     assert found.is_cut
     assert [step.kind for step in found.trails[0].steps] == [OperationKind.ENQUEUE]
     answer = trail_answer(found, lambda _id: UNKNOWN, lambda _raw: {})
     assert answer["log"]["is_cut"]
     assert f"at batch {found.last_lsn}: there is more" in " ".join(answer["notes"])
-    whole = simulated.store.provenance(lambda *_: False, lambda: True).of_message(1)
+    whole = simulated.store.provenance.reader(lambda *_: False, lambda: True).of_message(1)
     assert not whole.is_cut
     assert len(whole.trails[0].steps) == 2
 

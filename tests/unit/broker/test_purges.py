@@ -181,7 +181,7 @@ def test_a_full_disk_frees_what_was_purged(
     broker.settle()
     assert not broker.store.purged
     publish(broker, client, "def")
-    monkeypatch.setattr(type(broker.store), "is_disk_low", True)
+    monkeypatch.setattr(broker.store.space, "is_low", True)
     assert broker.purge("orders") == 3
     assert not broker.store.purged
     assert broker.ready("orders") == []

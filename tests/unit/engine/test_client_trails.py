@@ -42,7 +42,8 @@ class World:
     def open(self) -> None:
         options = Options(reserve_bytes=0, least_free_bytes=0)
         self.store: Store = open_store(DIRECTORY, self.disk, options, clock=self.clock)
-        self.trails: ClientTrails = self.store.client_trails(self.max_files, self.file_bytes)
+        provenance = self.store.provenance
+        self.trails: ClientTrails = provenance.client_trails(self.max_files, self.file_bytes)
 
     def publish(self, client: NotedClient, count: int = 1) -> None:
         first = self.queue.next_sequence
@@ -214,14 +215,14 @@ def test_a_disk_that_is_nearly_full_gets_no_notes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.publish(ANN)
-    monkeypatch.setattr(Store, "is_disk_low", True)
+    monkeypatch.setattr(world.store.space, "is_low", True)
     world.trails.flush()
     world.store.sync()
     assert world.files == []
 
 
 def test_what_waits_for_the_disk_is_bounded(world: World) -> None:
-    world.trails = world.store.client_trails(max_files=2)
+    world.trails = world.store.provenance.client_trails(max_files=2)
     world.publish(ANN)
     run = Run(1, 1, first_id=1)
     for _ in range((MAX_WAITING_BLOCKS + 3) * BLOCK_NOTES):

@@ -65,7 +65,7 @@ def test_a_store_stays_where_it_was_opened(elsewhere: Callable[[], None], tmp_pa
     store = Store.open(Path("store"), options=OPTIONS)
     queue = store.create_queue({"name": "q"})
     elsewhere()
-    trails = store.client_trails(max_files=1)
+    trails = store.provenance.client_trails(max_files=1)
     for body in BODIES:
         store.publish([queue], [Message(Envelope("", "q"), body)])
         store.sync()

@@ -129,7 +129,7 @@ def test_on_a_disk_that_is_nearly_full_nothing_waits(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = disk.store
-    monkeypatch.setattr(store._space, "is_low", True)
+    monkeypatch.setattr(store.space, "is_low", True)
     fails(monkeypatch, 1)
     store.group_definitions()
     with pytest.raises(DiskFullError):

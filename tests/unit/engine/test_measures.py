@@ -55,16 +55,16 @@ def test_a_store_measures_its_work(tmp_path: Path) -> None:
         assert measures.batch_bytes.total > 320_000
         assert measures.sync_s.total > 0
         assert sum(measures.commit_s.counts) > 0
-        assert store.figures().log.tail_messages == 8
+        assert store.statistics.figures().log.tail_messages == 8
         store.checkpoint()
-        log = store.figures().log
+        log = store.statistics.figures().log
         assert (log.segments, log.tail_bytes, log.pending_bytes, log.work) == (4, 0, 0, "")
         assert log.live_bytes > 320_000
         assert log.garbage_bytes < 1000
         store.purge(queue)
         store.sync()
         store.checkpoint()
-        figures = store.figures()
+        figures = store.statistics.figures()
         assert figures.log.segment_bytes < log.segment_bytes
         assert figures.opening_s > 0
         assert figures.memory_bytes >= 0
@@ -83,10 +83,10 @@ def test_a_compaction_counts_what_it_frees(tmp_path: Path) -> None:
                 (run,) = store.withdraw_range(queue, sequence, 1)
                 store.ack(queue, run)
         store.sync()
-        before = store.figures().log
+        before = store.statistics.figures().log
         compacted = list(store.compact())
         assert compacted
-        after = store.figures().log
+        after = store.statistics.figures().log
         measures = store.measures
         assert measures.freed_bytes == before.segment_bytes - after.segment_bytes > 0
         assert measures.compacted_bytes == sum(one.moved_bytes for one in compacted)

@@ -44,7 +44,7 @@ def check(store: Store) -> None:
     assert [queue.memory_bytes for queue in store.queues.values()] == [
         held(queue) for queue in store.queues.values()
     ]
-    assert store._memory.memory_bytes == sum(queue.memory_bytes for queue in store.queues.values())
+    assert store.memory.memory_bytes == sum(queue.memory_bytes for queue in store.queues.values())
 
 
 def test_bodies_within_the_budget_stay(disk: Disk) -> None:
@@ -184,13 +184,13 @@ def test_the_shares_follow_the_rates(disk: Disk) -> None:
     fast, slow, idle = (store.create_queue(name) for name in ("fast", "slow", "idle"))
     for _ in range(12):
         fast.taken_bytes, slow.taken_bytes = 300_000, 100_000
-        store._memory.share(list(store.queues.values()))
+        store.memory.share(list(store.queues.values()))
     assert idle.share_bytes == 0
     assert sum(queue.share_bytes for queue in (fast, slow)) <= BUDGET
     assert fast.share_bytes == pytest.approx(BUDGET * 3 / 4, rel=0.01)
     assert slow.share_bytes == pytest.approx(BUDGET / 4, rel=0.01)
     for _ in range(30):
-        store._memory.share(list(store.queues.values()))
+        store.memory.share(list(store.queues.values()))
     assert (fast.share_bytes, slow.share_bytes) == (0, 0)
     store.abandon()
 
@@ -202,7 +202,7 @@ def test_a_queue_that_is_emptied_keeps_more_than_one_that_is_not(disk: Disk) -> 
     assert drain(store, fast) == [BODY] * 300
     for _ in range(8):
         fast.taken_bytes = 1
-        store._memory.share(list(store.queues.values()))
+        store.memory.share(list(store.queues.values()))
     for _ in range(40):
         publish(store, idle, 20)
         publish(store, fast, 10)
@@ -235,9 +235,9 @@ def test_nothing_is_held_when_everything_is_gone(disk: Disk, how: str) -> None:
                 store.ack(queue, run)
         else:
             store.delete_queue(queue)
-    assert store._memory.memory_bytes == 0
+    assert store.memory.memory_bytes == 0
     store.housekeep()
-    assert store._memory.memory_bytes == 0
+    assert store.memory.memory_bytes == 0
     store.abandon()
 
 
@@ -352,7 +352,7 @@ def test_transient_messages_of_many_queues_leave_memory_a_few_at_a_time(disk: Di
     assert 0 < before - left <= 128
     for _ in range(5):
         store.housekeep()
-    assert store._memory.memory_bytes <= 400_000
+    assert store.memory.memory_bytes <= 400_000
     assert [bodies(take(store, queue, 1)) for queue in queues] == [[BODY]] * 600
     check(store)
     store.abandon()

@@ -86,7 +86,7 @@ def test_publishers_should_wait_a_while_before_they_are_refused(files: MemoryFil
     store = open_store(files)
     queue = store.create_queue("q")
     seen = []
-    while not store.is_disk_low:
+    while not store.space.is_low:
         publish(store, queue)
         seen.append(queue.ready_count)
     assert fill(store, queue) > 20
@@ -150,12 +150,12 @@ def test_the_reserve_comes_back_with_the_room(files: MemoryFiles) -> None:
     (queue,) = store.queues.values()
     store.purge(queue)
     store.housekeep()
-    store._space.make_room()
+    store.space.make_room()
     assert not files.exists("/store/reserve")
     files.remove("/other")
     store.housekeep()
     assert len(files.content("/store/reserve")) == OPTIONS.reserve_bytes
-    assert not store.is_disk_low
+    assert not store.space.is_low
     store.close()
 
 
@@ -343,12 +343,12 @@ def test_a_disk_that_cannot_be_asked_takes_no_messages_and_stops_nothing(
         store.housekeep()
         with pytest.raises(DiskFullError, match="/store cannot be reached: Input/output error"):
             publish(store, queue)
-        assert store.directory_problem == "Input/output error"
+        assert store.space.problem == "Input/output error"
         run = store.take(queue, 10, acked=True)
         assert isinstance(run, Run)
         store.sync()
     store.housekeep()
-    assert not store.directory_problem
+    assert not store.space.problem
     publish(store, queue)
     store.close()
 

@@ -48,7 +48,7 @@ def directory(pristine: Path, tmp_path: Path) -> Path:
 
 
 def unreadable(store: Store) -> int:
-    count = store.unreadable()
+    count = store.statistics.unreadable()
     for queue in store.queues.values():
         count.add(queue)
     return count.messages
@@ -104,7 +104,7 @@ def test_a_start_counts_what_the_catalog_knows_of(
         assert report.lost_count == expected
         assert not report.is_clean
         assert unreadable(store) == expected
-        assert store.figures().lost == expected
+        assert store.statistics.figures().lost == expected
         assert [one.at_most for one in report.absent] in ([5], [10], [10, 5, 5])
 
 

@@ -71,7 +71,7 @@ def test_a_start_names_it_and_counts_its_messages(
             assert "the positions of its 5 messages are not known" in reason
             assert "`amqpstore repair`" in reason
             assert (report.lost_count, report.unindexed, report.is_clean) == (5, 5, False)
-            counted = store.unreadable()
+            counted = store.statistics.unreadable()
             for queue in store.queues.values():
                 counted.add(queue)
             assert counted.messages == 5

@@ -28,7 +28,8 @@ class Asking:
             reasons=list(reasons), is_raised=bool(reasons), reason=" and ".join(reasons)
         )
         queues = [SimpleNamespace(is_set_aside=one) for one in set_aside]
-        store = SimpleNamespace(failure=failure, directory_problem=directory_problem)
+        space = SimpleNamespace(problem=directory_problem)
+        store = SimpleNamespace(failure=failure, space=space)
         metrics = SimpleNamespace(
             alarms=alarms,
             broker=SimpleNamespace(context=SimpleNamespace(store=store)),

@@ -321,7 +321,7 @@ def test_what_is_not_there(arguments: list[str], reason: str, busy: str, command
 def test_the_clients_of_a_message_that_is_acked(data_directory: str, command: Command) -> None:
     with open_store(data_directory) as store:
         queue = create(store, "orders")
-        trails = store.client_trails(max_files=2)
+        trails = store.provenance.client_trails(max_files=2)
         publish(store, queue, 2)
         trails.published(("here", 1, "ann"), queue, 1, 2, persistent=True)
         (run,) = take(store, queue, 1)

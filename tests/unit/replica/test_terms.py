@@ -80,8 +80,8 @@ def test_a_leader_writes_in_its_term(directory: str) -> None:
             queue = queue_named(store, "q")
             assert store.create_queue(f"of term {term}").id == queue_id
             publish_batches(store, queue, [[b"of this term"]])
-            assert term_of(store.figures().log.sequence - 1) == term
-    assert number_of(store.figures().log.sequence - 1) == 5
+            assert term_of(store.statistics.figures().log.sequence - 1) == term
+    assert number_of(store.statistics.figures().log.sequence - 1) == 5
     assert queue.ready_count == 5
 
 

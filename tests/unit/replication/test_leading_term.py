@@ -43,7 +43,7 @@ def leadership(controller: Any) -> LeadingTerm:
     companion: Any = SimpleNamespace(
         when_defined=lambda callback: callback(), call_settled=lambda: None
     )
-    store: Any = SimpleNamespace(directory="/data", is_disk_low=True)
+    store: Any = SimpleNamespace(directory="/data", space=SimpleNamespace(is_low=True))
     return LeadingTerm(controller, companion, store, lambda _config: None)
 
 

@@ -95,14 +95,14 @@ def test_the_disk_and_memory_are_both_named() -> None:
     assert case.alarms.reason == ""
     case.look(2000)
     assert case.alarms.reason == "low on memory"
-    case.store._space.is_low = True
+    case.store.space.is_low = True
     assert case.alarms.reason == "low on memory and low on disk"
 
 
 def test_a_directory_that_is_gone_is_no_full_disk(caplog: pytest.LogCaptureFixture) -> None:
     case = Case()
-    case.store._space.is_low = True
-    case.store._space.problem = "No such file or directory"
+    case.store.space.is_low = True
+    case.store.space.problem = "No such file or directory"
     case.look(0)
     (record,) = caplog.records
     assert "the data directory cannot be reached" in record.message

@@ -195,8 +195,9 @@ def costs(traffic: Traffic) -> tuple[Costs, list[Counts]]:
     found: list[Calls] = []
     with SimulatedServer(limits=Limits()) as server:
         # Much is published before anything is consumed: none of it has to leave memory.
-        server.store.set_limits(memory_bytes=1 << 30, least_free_bytes=0)
-        server.context.trails = server.store.client_trails(max_files=2)
+        server.store.memory.limit(1 << 30)
+        server.store.space.require(0)
+        server.context.trails = server.store.provenance.client_trails(max_files=2)
         flow = Flow(server, traffic)
 
         def measure(work: Callable[[], int]) -> None:

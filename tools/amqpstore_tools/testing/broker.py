@@ -288,10 +288,7 @@ class MemoryBroker:
             self._token.run_sync_soon(self._look_at_disk)
 
     def _look_at_disk(self) -> None:
-        least_free_bytes = self.disk.blocked_below_bytes // 2
-        self._store.set_limits(
-            memory_bytes=_OPTIONS.memory_bytes, least_free_bytes=least_free_bytes
-        )
+        self._store.space.require(self.disk.blocked_below_bytes // 2)
         self._app.look_at_alarms()
 
     def _power_cut(self, scope: trio.CancelScope) -> None:

@@ -66,7 +66,7 @@ class Purges:
         seconds = self._queue().settings.purge_undo_seconds
         if seconds is None:
             seconds = self._context.purge_undo_s
-        return 0 if self._store.is_disk_low else seconds * 1000
+        return 0 if self._store.space.is_low else seconds * 1000
 
     def restore(self, purged: Purged) -> None:
         """Add a purge of the queue."""

@@ -35,7 +35,7 @@ async def get_store(call: Call) -> Answer:
     """Return the figures of the store, and what needs an operator."""
     broker = call.context.broker
     store = broker.context.store
-    figures = store.figures()
+    figures = store.statistics.figures()
     log = figures.log
     queues = [
         queue
@@ -63,7 +63,7 @@ async def get_store(call: Call) -> Answer:
             "queues_in_memory": len(queues) - on_disk,
             "queues_on_disk": on_disk,
             "work": log.work,
-            "segments": [segment._asdict() for segment in store.segments()],
+            "segments": [segment._asdict() for segment in store.statistics.segments()],
             "recovery": _recovery(store, figures.opening_s),
             "check": call.context.checks.row(),
             "quarantine": log.quarantined_segments,
