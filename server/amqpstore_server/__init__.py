@@ -8,6 +8,7 @@ The rooms. Each imports only those before it; a test holds their order:
 - `config`: every key of the configuration, and where its value comes from.
 - `broker`: virtual hosts, exchanges and queues; `plugins`: what an exchange type of another package
   may import.
+- `clients`: logins, limits, outbox and log of a connection, whatever protocol it speaks.
 - `amqp`: methods to calls on the broker.
 - `reports`: what starts found and drills proved; trails of messages.
 - `logins`: who may log in, and how.

@@ -25,13 +25,13 @@ from amqpstore_server.administration.definitions import Definitions, load
 from amqpstore_server.administration.first_users import define_administrator, define_first
 from amqpstore_server.administration.operations import Administration
 from amqpstore_server.administration.work import Slow, Work, carry_out, done
-from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.broker.monitoring.audit import By
 from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.events import BrokerEvent
+from amqpstore_server.clients.limits import Limits
 from amqpstore_server.config.checks import host_and_port
 from amqpstore_server.config.config import Config
 from amqpstore_server.config_values import (

@@ -8,7 +8,7 @@ import shutil
 
 from amqpstore import Options, Store
 from amqpstore.provenance.client_trails import FILE_BYTES, ClientTrails
-from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.clients.limits import Limits
 from amqpstore_server.config.config import Config
 from amqpstore_server.loop.alarms import available_bytes, watermark_bytes
 

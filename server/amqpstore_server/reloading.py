@@ -18,9 +18,9 @@ import trio
 
 from amqpstore_server import logs
 from amqpstore_server.administration.definitions import Definitions, DefinitionsError, load
-from amqpstore_server.amqp.limits import Limits
 from amqpstore_server.broker.monitoring.faults import FATAL
 from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.clients.limits import Limits
 from amqpstore_server.config.config import KEYS, Config, conflicts
 from amqpstore_server.config.effects import without_effect
 from amqpstore_server.config.keys import ConfigError

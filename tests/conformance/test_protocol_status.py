@@ -9,14 +9,14 @@ import pytest
 from amqpstore import Store
 from amqpstore.catalog.catalog import Change
 from amqpstore_server.amqp.connection import AmqpConnection
-from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.definitions.rows import name_key
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.rights.permissions import ALL
 from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.clients.limits import Limits
+from amqpstore_server.clients.login import CheckedLogin
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import MalformedError
 from amqpstore_server.protocol.events import ReceivedMethod

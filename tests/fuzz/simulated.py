@@ -6,13 +6,13 @@ from typing import NamedTuple, Self
 
 from amqpstore import Options
 from amqpstore_server.amqp.connection import AmqpConnection
-from amqpstore_server.amqp.held_publishes import AlarmState, NoAlarm
-from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Defined
 from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.rights.permissions import ALL
+from amqpstore_server.clients.alarm_state import AlarmState, NoAlarm
+from amqpstore_server.clients.limits import Limits
+from amqpstore_server.clients.login import CheckedLogin
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import ContentHeader, decode_content_header
 from amqpstore_server.protocol.frames import method_frame

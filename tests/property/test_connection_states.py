@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
+from amqpstore_server.clients.login import CheckedLogin
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.frames import method_frame

@@ -39,6 +39,7 @@ FLOORS: dict[str, tuple[str | tuple[str, ...], ...]] = {
         "config",
         "broker",
         "plugins",
+        "clients",
         "amqp",
         "reports",
         "logins",

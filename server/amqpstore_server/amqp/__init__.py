@@ -3,14 +3,13 @@
 Plain synchronous calls, without sockets or clock. What the broker does not know (frames, reply
 codes, delivery frames, the handshake) is here; what a queue or an exchange does is not.
 
-- `connection`: one connection, without its socket; `heartbeat`: its timing; `held_publishes`: what
-  it publishes during an alarm.
-- `negotiation`, `limits`, `login`, `product`: what both ends agree on before it is open;
-  `authorization`: what the client may do from then on.
-- `client_log`: the log of one client; `telling`: the events of connections.
+- `connection`: one connection, without its socket; `held_publishes`: what it publishes during an
+  alarm.
+- `negotiation`, `product`: what both ends agree on before it is open; `telling`: the events of
+  connections.
 - `session`: the channels of an open connection; `context`: what they share.
 - `channel`, `topology`, `envelopes`, `distributed`: one channel, and the methods that declare,
   publish, and work in distributed transactions; `arguments`: field tables from clients.
-- `deliveries`, `outbox`: messages as frames, and what waits to be sent.
+- `deliveries`: messages as frames.
 - `refusals`: how errors of the broker become reply codes, and these close methods.
 """

@@ -15,17 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from amqpstore import DiskFullError
-from amqpstore_server.amqp.authorization import Authorization
 from amqpstore_server.amqp.channel import AmqpChannel
-from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.envelopes import Envelopes, SimpleTargets
-from amqpstore_server.amqp.heartbeat import Heartbeat
-from amqpstore_server.amqp.held_publishes import AlarmState, HeldPublishes, NoAlarm
-from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import CheckedLogin
+from amqpstore_server.amqp.held_publishes import HeldPublishes
 from amqpstore_server.amqp.negotiation import Negotiation
-from amqpstore_server.amqp.outbox import MAX_UNREAD_BYTES, Outbox
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.amqp.refusals import connection_close, refusal, refusal_of
 from amqpstore_server.amqp.session import Session, Unfinished
@@ -36,6 +30,14 @@ from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.monitoring.audit import audit_refusal
 from amqpstore_server.broker.monitoring.counters import OctetCounters
 from amqpstore_server.broker.monitoring.faults import FATAL, called
+from amqpstore_server.clients.alarm_state import AlarmState, NoAlarm
+from amqpstore_server.clients.authorization import Authorization
+from amqpstore_server.clients.client_log import ClientLog
+from amqpstore_server.clients.deadline import Deadline
+from amqpstore_server.clients.heartbeat import Heartbeat
+from amqpstore_server.clients.limits import Limits
+from amqpstore_server.clients.login import CheckedLogin
+from amqpstore_server.clients.outbox import MAX_UNREAD_BYTES, Outbox
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -167,8 +169,7 @@ class AmqpConnection:
         self.must_not_be_read = False
         """Whether so much is held that no more is to be read before `unblock`."""
         self._now = now
-        self._deadline = now + HANDSHAKE_S
-        self._was_excused = False
+        self._deadline = Deadline(HANDSHAKE_S, now)
         self.heartbeat = Heartbeat(0, now)
 
     @property
@@ -317,7 +318,7 @@ class AmqpConnection:
                 negotiation.login = replace(negotiation.login, user=checked.rights.user)
             self.log.logged_in(self.user)
             self._told.logged_in()
-            self._deadline = max(self._deadline, now + HANDSHAKE_S)
+            self._deadline.extend(HANDSHAKE_S, now)
             self._move(ConnectionEvent.GRANTED)
             self._send(negotiation.tune())
             self._shake_hands(now)
@@ -379,7 +380,7 @@ class AmqpConnection:
         self._now = now
         if self.state not in SERVED:
             more_s = LOGIN_CHECK_S if self.state is _AUTHENTICATING else 0.0
-            if now >= self._deadline + more_s and not self.is_finished:
+            if self._deadline.is_over(now, more_s=more_s) and not self.is_finished:
                 extra = {"state": self.state.value}
                 self.log.warning("connection timed out", extra=extra)
                 self._move(ConnectionEvent.END)
@@ -402,10 +403,8 @@ class AmqpConnection:
         """Do not count so much time until now against the client: nothing could be read from it."""
         heartbeat = self.heartbeat
         heartbeat.received_at = min(now, heartbeat.received_at + seconds)
-        if not self._was_excused:
-            # Once: a broker that is always late would hardly ever end a handshake otherwise.
-            self._was_excused = self.state not in SERVED
-            self._deadline += seconds
+        if self.state not in SERVED:
+            self._deadline.put_off(seconds)
 
     def writable(self) -> None:
         """Continue deliveries: the outbox has room again."""
@@ -688,8 +687,7 @@ class AmqpConnection:
         """Start the closing handshake: the client has some seconds to answer."""
         self._receiver.discard_contents()
         self._send(connection_close(error))
-        self._deadline = now + answer_s
-        self._was_excused = False
+        self._deadline.restart(answer_s, now)
         self._move(event)
 
     def _move(self, event: ConnectionEvent) -> None:

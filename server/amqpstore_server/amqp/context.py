@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.envelopes import Envelopes, SimpleTargets
-from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.rights.permissions import Access
 from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.clients.client_log import ClientLog
+from amqpstore_server.clients.outbox import Outbox
 
 
 @dataclass(frozen=True, slots=True, eq=False)

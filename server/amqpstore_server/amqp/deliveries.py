@@ -7,9 +7,9 @@ from __future__ import annotations
 import struct
 
 from amqpstore import Envelope, Message, Run
-from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.broker.messages.envelope import BLIND, visible
 from amqpstore_server.broker.messages.shortening import shortened
+from amqpstore_server.clients.outbox import Outbox
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.methods import BasicDeliver
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD

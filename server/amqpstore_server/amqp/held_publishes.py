@@ -8,7 +8,7 @@ does anything behind it: it waits until the publishes were routed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.events import Acks, Event, Publishes, ReceivedMethod
@@ -34,29 +34,6 @@ to ack. Memory may be what the alarm is about, and each publisher has as much.
 
 _MESSAGE_BYTES = 256
 """The bytes that a message counts besides its body and properties."""
-
-
-class AlarmState(Protocol):
-    """Whether publishers have to wait, and why."""
-
-    @property
-    def is_blocking(self) -> bool:
-        """Whether they had to wait when it was looked at last: costs nothing to ask."""
-
-    @property
-    def is_raised(self) -> bool:
-        """Whether they have to wait now."""
-
-    @property
-    def reason(self) -> str: ...
-
-
-class NoAlarm:
-    """The state of alarms where there are none."""
-
-    is_blocking = False
-    is_raised = False
-    reason = ""
 
 
 class HeldPublishes:

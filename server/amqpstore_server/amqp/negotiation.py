@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from amqpstore_server.amqp.client_log import ClientLog
-from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import EXTERNAL, NOBODY, PASSWORD_MECHANISMS, login_of
 from amqpstore_server.amqp.product import Product, shares_prefetch, start
+from amqpstore_server.clients.client_log import ClientLog
+from amqpstore_server.clients.limits import Limits
+from amqpstore_server.clients.login import EXTERNAL, NO_LOGIN, PASSWORD_MECHANISMS, login_of
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.errors import AccessRefused
 from amqpstore_server.protocol.handshake import HANDSHAKE_FRAME_BYTES
@@ -27,7 +27,7 @@ class Negotiation:
     """
 
     def __init__(self, limits: Limits, product: Product, log: ClientLog) -> None:
-        self.login = NOBODY
+        self.login = NO_LOGIN
         self.mechanisms: tuple[str, ...] = PASSWORD_MECHANISMS
         self.certificate_user = ""
         self.shares_prefetch = False

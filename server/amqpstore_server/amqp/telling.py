@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from amqpstore_server.amqp.arguments import plain
-from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.negotiation import Negotiation
 from amqpstore_server.broker.monitoring.audit import By
 from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.events import BrokerEvent
+from amqpstore_server.clients.client_log import ClientLog
 
 _PROTOCOL = "{0,9,1}"
 """The version of AMQP, in RabbitMQ's form."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from amqpstore_server.amqp.arguments import plain, queue_arguments
-from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.broker.definitions.removals import Unbinding
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.monitoring.audit import By
@@ -20,6 +19,7 @@ from amqpstore_server.broker.routing.publish_rights import PublishRights
 from amqpstore_server.broker.routing.routing import DEFAULT_EXCHANGE
 from amqpstore_server.broker.rules.names import without_line_ends
 from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.clients.client_log import ClientLog
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import REPLY_TO
 from amqpstore_server.protocol.errors import AccessRefused, NotFound

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from cryptography import x509
 
-from amqpstore_server.amqp.client_log import ClientLog
+from amqpstore_server.clients.client_log import ClientLog
 from amqpstore_server.config.config import Config
 from amqpstore_server.config.keys import ConfigError
 from amqpstore_server.config.small_files import MAX_BYTES, read_small

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from amqpstore_server.amqp.client_log import ClientLog
-from amqpstore_server.amqp.login import EXTERNAL, PASSWORD_MECHANISMS, CheckedLogin, Login
 from amqpstore_server.broker.rights.scopes import TokenError
+from amqpstore_server.clients.client_log import ClientLog
+from amqpstore_server.clients.login import EXTERNAL, PASSWORD_MECHANISMS, CheckedLogin, Login
 from amqpstore_server.config.config import Config
 from amqpstore_server.logins.login_checks import LoginChecks, checks_at_once
 from amqpstore_server.logins.peers import peer_of

@@ -19,12 +19,12 @@ import trio
 
 from amqpstore_server.administration.first_users import is_loopback
 from amqpstore_server.amqp.connection import AmqpConnection
-from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import CheckedLogin, Login
-from amqpstore_server.amqp.outbox import without
 from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.monitoring.faults import FATAL, called
+from amqpstore_server.clients.limits import Limits
+from amqpstore_server.clients.login import CheckedLogin, Login
+from amqpstore_server.clients.outbox import without
 from amqpstore_server.listening.doors import Visitor
 from amqpstore_server.logins.login_checks import LoginChecks
 from amqpstore_server.logins.logins import Logins

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from amqpstore_server.amqp.client_log import ClientLog
+from amqpstore_server.clients.client_log import ClientLog
 from amqpstore_server.config.config import Config
 from amqpstore_server.logins.login_checks import LoginChecks
 from amqpstore_server.process.ticking import in_time

@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from amqpstore_server.administration.first_users import is_loopback
-from amqpstore_server.amqp.login import Login
 from amqpstore_server.broker.errors import NotAllowedError
 from amqpstore_server.broker.monitoring.audit import audit_refusal
 from amqpstore_server.broker.rights.permissions import Access
 from amqpstore_server.broker.work.events import BrokerEvent
+from amqpstore_server.clients.login import Login
 from amqpstore_server.logins.users import implied_tags
 from amqpstore_server.management.errors import HttpError, not_authorised
 

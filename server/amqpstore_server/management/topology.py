@@ -8,10 +8,10 @@ from typing import Any
 
 import trio
 
-from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.amqp.topology import Topology
 from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.rules.names import without_line_ends
+from amqpstore_server.clients.client_log import ClientLog
 from amqpstore_server.management.call import DOOR, Call
 from amqpstore_server.management.errors import bad_request, not_found
 from amqpstore_server.protocol import methods

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import pytest
 
 from amqpstore import Message, Run
-from amqpstore_server.amqp.outbox import WRITABLE_BYTES
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.channels.outlet import CLOSED, Outlet, Returned
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
+from amqpstore_server.clients.outbox import WRITABLE_BYTES
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties, encode_properties
 from amqpstore_server.protocol.spec import ReplyCode

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.clients.limits import Limits
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_tools.bench.messages import MessageBlock, Route, block_of

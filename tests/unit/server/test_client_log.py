@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_server.amqp.client_log import ClientLog
 from amqpstore_server.broker.monitoring.log_limit import LogLimit
+from amqpstore_server.clients.client_log import ClientLog
 
 
 def connect(limit: LogLimit, *, logs_in: bool) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from amqpstore.format.limits import StoreLimits
 from amqpstore_server.amqp.connection import HANDSHAKE_S, LOGIN_CHECK_S
-from amqpstore_server.amqp.limits import Limits
-from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.rules.settings import Settings
+from amqpstore_server.clients.limits import Limits
+from amqpstore_server.clients.login import CheckedLogin
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import REPLY_TO, BasicProperties, decode_properties
 from amqpstore_server.protocol.frames import method_frame

@@ -8,7 +8,7 @@ import pytest
 from pika.exceptions import AMQPError
 
 from amqpstore_server.amqp.connection import AmqpConnection
-from amqpstore_server.amqp.outbox import Outbox
+from amqpstore_server.clients.outbox import Outbox
 from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_tools.testing.broker import BrokerFailedError, MemoryBroker
 

@@ -12,10 +12,10 @@ import pytest
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.amqp.envelopes import Envelopes
-from amqpstore_server.amqp.outbox import Outbox
 from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.delivery import Delivery
+from amqpstore_server.clients.outbox import Outbox
 from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_tools.testing.broker import MemoryBroker

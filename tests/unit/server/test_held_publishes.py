@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqpstore_server.amqp.held_publishes import AlarmState
+from amqpstore_server.clients.alarm_state import AlarmState
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.methods import Method
 from tests.conformance.wire_client import publish

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.clients.limits import Limits
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.bounds import MAX_DEPTH, MAX_ENTRIES
 from amqpstore_server.protocol.content import (

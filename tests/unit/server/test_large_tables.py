@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from amqpstore_server.amqp.limits import Limits
+from amqpstore_server.clients.limits import Limits
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.bounds import MAX_ENTRIES
 from amqpstore_server.protocol.content import (

@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from amqpstore_server.administration.first_users import define_first
-from amqpstore_server.amqp.client_log import ClientLog
-from amqpstore_server.amqp.login import EXTERNAL, Login
+from amqpstore_server.clients.client_log import ClientLog
+from amqpstore_server.clients.login import EXTERNAL, Login
 from amqpstore_server.config.config import Config
 from amqpstore_server.logins.logins import Logins
 from amqpstore_server.logins.users import Users

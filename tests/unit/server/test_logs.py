@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server import logs
-from amqpstore_server.amqp.client_log import ClientLog
+from amqpstore_server.clients.client_log import ClientLog
 from amqpstore_server.logs import LogfmtFormatter
 
 HARMFUL = "".join(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqpstore_server.amqp.outbox import Outbox
+from amqpstore_server.clients.outbox import Outbox
 
 MAX_BUFFERS = 1024
 """More are refused by sendmsg(2)."""

@@ -12,7 +12,7 @@ import trustme
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqpstore_server.amqp.client_log import ClientLog
+from amqpstore_server.clients.client_log import ClientLog
 from amqpstore_server.logins.login_checks import LoginChecks
 from amqpstore_server.loop.tls import TlsError, TlsSocket
 

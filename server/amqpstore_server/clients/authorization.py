@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amqpstore_server.amqp.login import CheckedLogin
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.rights.permissions import Access
 from amqpstore_server.broker.rights.scopes import TokenRights
+from amqpstore_server.clients.login import CheckedLogin
 
 
 class Authorization:

@@ -35,7 +35,7 @@ class CheckedLogin:
     reason: str = ""
 
 
-NOBODY = Login("", b"")
+NO_LOGIN = Login("", b"")
 """The login of a client that has not sent one yet."""
 
 

@@ -1,0 +1,8 @@
+"""Shared by the connections of all protocols. Plain synchronous calls, without sockets or clock.
+
+- `login`, `authorization`: what a client says who it is, and what it may do once that was checked.
+- `limits`: how much one client may use; `alarm_state`: whether it has to wait with what it
+  publishes.
+- `heartbeat`, `deadline`: by when a client has to have shown that it is alive.
+- `outbox`: what waits to be sent to it; `client_log`: its log.
+"""

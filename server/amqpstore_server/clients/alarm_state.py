@@ -1,0 +1,28 @@
+"""Whether an alarm holds up what clients publish."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class AlarmState(Protocol):
+    """Whether publishers have to wait, and why."""
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether they had to wait when it was looked at last: costs nothing to ask."""
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether they have to wait now."""
+
+    @property
+    def reason(self) -> str: ...
+
+
+class NoAlarm:
+    """The state of alarms where there are none."""
+
+    is_blocking = False
+    is_raised = False
+    reason = ""
