@@ -8,6 +8,7 @@ import trio
 from amqpstore import Store
 from amqpstore.system.files import File
 from amqpstore_server.loop.committer import Committer
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 
 
 class LaterDatasyncs:
@@ -60,6 +61,7 @@ def committer_of(
         store,
         complete_soon,
         lambda: None,
+        max_pending_bytes=LOOP_LIMITS.max_pending_bytes,
         datasyncs=datasyncs,
         housekeep_s=housekeep_s,
         watch_s=watch_s,

@@ -19,6 +19,7 @@ from amqpstore import Options
 from amqpstore_server.app import App
 from amqpstore_server.config.config import Config
 from amqpstore_server.listening.listening import listen
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS, LoopLimits
 from amqpstore_server.loop.read_size import ReadSize
 from amqpstore_tools.bench.messages import MessageBlock, block_of
 from amqpstore_tools.client import wire
@@ -78,19 +79,21 @@ def log_in(port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def one_client() -> AsyncIterator[tuple[App, socket.socket]]:
+async def one_client(limits: LoopLimits = LOOP_LIMITS) -> AsyncIterator[tuple[App, socket.socket]]:
     """The app, and the socket of its only client: see `some_clients`."""
-    async with some_clients(1) as (app, (sock,)):
+    async with some_clients(1, limits) as (app, (sock,)):
         yield app, sock
 
 
 @asynccontextmanager
-async def some_clients(count: int) -> AsyncIterator[tuple[App, list[socket.socket]]]:
+async def some_clients(
+    count: int, limits: LoopLimits = LOOP_LIMITS
+) -> AsyncIterator[tuple[App, list[socket.socket]]]:
     """The app, and the sockets of its clients, each with a channel that confirms; and a queue
     "q".
     """
     with stores.open_store(DIRECTORY, MemoryFiles(), Options(reserve_bytes=0)) as store:
-        app = App(Config(data=DIRECTORY), store, None)
+        app = App(Config(data=DIRECTORY), store, None, loop_limits=limits)
         committer = app.committer
         if committer._datasyncs:
             committer._datasyncs.close()
@@ -107,7 +110,7 @@ async def some_clients(count: int) -> AsyncIterator[tuple[App, list[socket.socke
                 turns.cancel_scope.cancel()
             committer._housekeep_at = float("inf")
             for client in app.connections:
-                client._read_size = ReadSize()  # its login may have taken long
+                client._read_size = ReadSize(limits)  # its login may have taken long
                 client.is_costly = False
             yield app, socks
             for sock in socks:

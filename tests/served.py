@@ -22,6 +22,7 @@ from amqpstore_server.config.config import Config
 from amqpstore_server.config_values import store_options
 from amqpstore_server.listening.listening import listen
 from amqpstore_server.listening.management_sockets import ManagementSockets, url_of
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS, LoopLimits
 from tests.conformance.wire_client import WireClient
 from tests.waiting import wait_until
 
@@ -35,7 +36,10 @@ class ServedApp:
     and `metrics` where requests go.
     """
 
-    def __init__(self, directory: str, **keys: Any) -> None:
+    def __init__(
+        self, directory: str, *, loop_limits: LoopLimits = LOOP_LIMITS, **keys: Any
+    ) -> None:
+        self._loop_limits = loop_limits
         self.config = Config(data=directory, **{"drain_s": 0, "management_listen": [], **keys})
         self.url = self.api = self.metrics = ""
         self._failure: BaseException | None = None
@@ -114,7 +118,14 @@ class ServedApp:
         self._token = trio.lowlevel.current_trio_token()
         self._signals, signals = trio.open_memory_channel[int](1)
         with Store.open(self.config.data, options=store_options(self.config)) as self.store:
-            self.app = App(self.config, self.store, None, None, lambda: self.config)
+            self.app = App(
+                self.config,
+                self.store,
+                None,
+                None,
+                lambda: self.config,
+                loop_limits=self._loop_limits,
+            )
             address = [("127.0.0.1", 0)]
             listeners = await listen(address)
             self.url = url_of("amqp", listeners[0])

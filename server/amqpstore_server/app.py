@@ -55,6 +55,7 @@ from amqpstore_server.loop.alarms import Alarms
 from amqpstore_server.loop.committer import Committer
 from amqpstore_server.loop.garbage import WholeCollector, YoungCollector, keep_collections_short
 from amqpstore_server.loop.holds import LoopHolds
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS, LoopLimits
 from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_server.loop.sockets import Sockets
 from amqpstore_server.loop.tls import certificates_of
@@ -183,7 +184,7 @@ class App:
     Timers use the store's clock, whose monotonic time advances at the same rate as trio's.
     Args: load_config, reads the configuration again, on SIGHUP; without it only the files that the
     configuration names are read again. service_manager, is told of stops and reloads. term, what it
-    has to wait for besides its disk, and for how long it serves.
+    has to wait for besides its disk, and for how long it serves. loop_limits, of its rounds.
     """
 
     def __init__(
@@ -195,6 +196,7 @@ class App:
         load_config: Callable[[], Config] | None = None,
         service_manager: ServiceManager | None = None,
         term: ServingTerm | None = None,
+        loop_limits: LoopLimits = LOOP_LIMITS,
     ) -> None:
         self._service_manager = service_manager or ServiceManager({})
         self._term = term = term or SingleNode()
@@ -234,27 +236,25 @@ class App:
         if definitions is not None:
             done(self._importing(definitions, By(config.definitions, "start")))
         define_first(self.broker, self.users, config.default_user, config.default_password)
-        self.sockets = Sockets()
-        self._turn = Turn(self.broker, self.sockets, term)
+        self.sockets = Sockets(loop_limits)
+        self._turn = Turn(self.broker, self.sockets, term, loop_limits)
         self.committer = Committer(
             store,
             self.sockets.wake,
             self._turn.wake,
+            max_pending_bytes=loop_limits.max_pending_bytes,
             datasyncs=KernelDatasyncs.open(self.sockets.signal),
         )
         context.flush = self.committer.flush
-        self._alarms = Alarms(
-            *(store, memory_watermark_bytes(config), self._free_caches),
-            tell=self._tell_alarm,
-            term=term,
-        )
+        watermark = memory_watermark_bytes(config)
+        self._alarms = Alarms(store, watermark, self._free_caches, tell=self._tell_alarm, term=term)
         # The free disk space has to be known before the first publish.
         self.committer.housekeep()
         self._logins = Logins(config, self.users, tokens_of(config), certificates)
         self._certificates = certificates
         self._tls_handshakes = LoginChecks()
-        self._trimming = Trimming()
-        self._whole_collector = WholeCollector()
+        self._trimming = Trimming(loop_limits)
+        self._whole_collector = WholeCollector(loop_limits)
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._doors.limit(
             config.max_connections, config.max_connections_per_peer, config.accepts_per_s
@@ -297,7 +297,7 @@ class App:
         Raises: DurabilityError, as soon as the disk fails.
         """
         # In this order: the collection is part of the turn.
-        trio.lowlevel.add_instrument(YoungCollector())
+        trio.lowlevel.add_instrument(YoungCollector(self.sockets.limits))
         self._holds.begin()
         trio.lowlevel.add_instrument(self._holds)
         with contextlib.closing(self.sockets), contextlib.closing(self.committer):

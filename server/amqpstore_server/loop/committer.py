@@ -23,9 +23,6 @@ from amqpstore.log.batch import Batch
 from amqpstore.system.datasyncs import Datasyncs
 from amqpstore.system.durability import reason_of
 
-MAX_PENDING_BYTES = 64 << 20
-"""Above this many bytes that wait for the disk, publishers have to wait."""
-
 _TRY_OTHER_EVERY = 64
 _WEIGHT = 1 / 16
 """How much the last batch counts in the mean time of a way to sync."""
@@ -71,10 +68,11 @@ class Committer:
 
     Args: on_written, called by its thread when a batch was written, and by any when followers have
     one as well: it has `complete_written` called soon, in the thread that owns the store;
-    on_completed, called there after each batch; datasyncs, for small batches: the signal of their
-    end has `complete_written` called as well; housekeep_s, the least time between two rounds of
-    housekeeping: under load batches are written more often than that, and each check of the disk
-    would delay them; watch_s, how often the thread is checked.
+    on_completed, called there after each batch; max_pending_bytes, the bytes that
+    wait for the disk from which on publishers have to wait; datasyncs, for small batches: the
+    signal of their end has `complete_written` called as well; housekeep_s, the least time between
+    two rounds of housekeeping: under load batches are written more often than that, and each check
+    of the disk would delay them; watch_s, how often the thread is checked.
     """
 
     def __init__(
@@ -83,10 +81,12 @@ class Committer:
         on_written: Callable[[], None],
         on_completed: Callable[[], None],
         *,
+        max_pending_bytes: int,
         datasyncs: Datasyncs | None = None,
         housekeep_s: float = 0.02,
         watch_s: float = 1.0,
     ) -> None:
+        self._max_pending_bytes = max_pending_bytes
         self._housekeep_s = housekeep_s
         self._watch_s = watch_s
         self._store = store
@@ -122,13 +122,13 @@ class Committer:
         """
         log = self._log
         if log.under_way:
-            self.has_room = log.pending_bytes < MAX_PENDING_BYTES
+            self.has_room = log.pending_bytes < self._max_pending_bytes
             return
         self.has_room = True
         if self._failure or (promised_only and not log.is_promised):
             return
         if batch := log.seal(self._store.clock.wall_ms()):
-            self.has_room = batch.byte_count < MAX_PENDING_BYTES
+            self.has_room = batch.byte_count < self._max_pending_bytes
             self._write(batch)
 
     def _write(self, batch: Batch) -> None:

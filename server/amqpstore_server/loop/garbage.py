@@ -24,10 +24,7 @@ from collections.abc import Callable
 
 import trio
 
-_WORK_S = 0.025
-"""Processor time in which no more objects are made than a collection looks at in a few
-milliseconds. With less between them, more of those in flight are looked at while they live.
-"""
+from amqpstore_server.loop.loop_limits import LoopLimits
 
 _YOUNG = 1
 """The oldest generation that these collections are of."""
@@ -37,13 +34,6 @@ _THRESHOLDS = (10_000, 1, 4000)
 generation in between with them, and the oldest after 4000 of these.
 """
 
-
-_WHOLE_EACH_S = 60.0
-_WHOLE_S = 0.01
-"""Processor time that looking at all objects may take while clients are served."""
-
-_UNSERVED_S = 0.1
-"""The pause while no clients are connected, as some may be about to connect."""
 
 _BLOCK_S = 50e-9
 """The time for each block of memory that Python has allocated, until it was measured."""
@@ -65,16 +55,17 @@ class YoungCollector(trio.abc.Instrument):
     Args: clock, of processor time in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, limits: LoopLimits, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
-        self._due_s = clock() + _WORK_S
+        self._every_s = limits.collect_young_s
+        self._due_s = clock() + self._every_s
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002
         """Collect if it is time."""
         if self._clock() < self._due_s:
             return
         gc.collect(_YOUNG)
-        self._due_s = self._clock() + _WORK_S
+        self._due_s = self._clock() + self._every_s
 
 
 class WholeCollector:
@@ -84,7 +75,8 @@ class WholeCollector:
     Args: clock, of processor time in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, limits: LoopLimits, clock: Callable[[], float] = time.thread_time) -> None:
+        self._limits = limits
         self._clock = clock
         self._frozen = sys.getallocatedblocks()
         self._block_s = _BLOCK_S
@@ -95,14 +87,16 @@ class WholeCollector:
 
         Args: is_serving, whether there are clients.
         """
+        limits = self._limits
         if self._due_at == math.inf and gc.get_freeze_count():
-            self._due_at = now + _WHOLE_EACH_S
+            self._due_at = now + limits.collect_all_every_s
         if now < self._due_at:
             return
         blocks = max(1, sys.getallocatedblocks() - self._frozen)
-        if blocks * self._block_s > (_WHOLE_S if is_serving else _UNSERVED_S):
+        most_s = limits.collect_all_s if is_serving else limits.unserved_collect_all_s
+        if blocks * self._block_s > most_s:
             return
-        self._due_at = now + _WHOLE_EACH_S
+        self._due_at = now + limits.collect_all_every_s
         began_s = self._clock()
         gc.collect()
         self._block_s = max(_BLOCK_S, (self._clock() - began_s) / blocks)

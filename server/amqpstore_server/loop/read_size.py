@@ -6,28 +6,7 @@ from __future__ import annotations
 
 from random import randrange
 
-MIN_BYTES = 16 << 10
-MAX_BYTES = 512 << 10
-
-MIN_SLOW_BYTES = 1 << 10
-"""The smallest read of a client whose every message takes long, such as one for a thousand bindings
-of wildcards.
-"""
-
-_LONG_S = 0.01
-"""Processor time after which others should have their turn. 512 KiB may be 500 messages of everyday
-size, or 60,000 body frames of one byte, which take more than ten times as long.
-"""
-
-_SMALL_LONG_S = 0.004
-_SMALL_BYTES = 128 << 10
-"""The processor time after which others should have their turn, for a read of `_SMALL_BYTES` or
-less. A client whose messages are costly gets fewer of them done at once, and so not much more than
-the others in the same time.
-"""
-
-_COSTLY_LONG_S = 0.0005
-"""How long a read of a costly client may take: others hardly notice such a read."""
+from amqpstore_server.loop.loop_limits import LoopLimits
 
 _MESSAGE_S = 20e-6
 _BYTE_S = 2.5e-9
@@ -37,31 +16,14 @@ _LONE_READ_S = 0.00025
 """More processor time than a read of less than was asked for takes beside its messages and bytes:
 its client waits, and does not send without a break. Such a read has a message or two, and costs
 more than they do, several times as much on a slow machine whose caches are full of others' work.
-Twice this is what a costly client has at once.
+Twice this is what a costly client has at once (`LoopLimits.long_costly_read_s`).
 """
 
-_COSTLY_S = 0.001
 _REMEMBERED = 0.75
-"""A client is costly whose last reads took longer than `_COSTLY_S`, and twice as long as ordinary
-ones of as many messages and bytes may take. Each read counts `_REMEMBERED` of the one after it.
-"""
-
-_MOST_S = 0.008
-"""The most that one read counts: it is forgotten after some ordinary ones. A declare waits for the
-disk, which may take half a second when others use it.
-"""
-
-SUSPECT_S = (1 - _REMEMBERED) * _COSTLY_S
-"""No client is costly whose reads all take less than this."""
+"""Each read counts this much of the one after it."""
 
 LONG_BYTES = 64 << 10
 """A read of no more than this has few enough frames to be handled at once."""
-
-_MAX_FRAMES = 12 << 10
-_FRAMES_IN_PART = 6 << 10
-"""A read of more frames than `_MAX_FRAMES` is handled in parts of about `_FRAMES_IN_PART`, or 2,000
-messages.
-"""
 
 _FRAME_END = b"\xce"
 """Bodies have it too, but only those that are made of little else have more of it than that."""
@@ -74,7 +36,7 @@ the same offset: a client could have its small frames elsewhere.
 """
 
 
-def part_of(read: bytes) -> int:
+def part_of(read: bytes, limits: LoopLimits) -> int:
     """Return the size of the first part of a read that has too many frames to be handled at once,
     about; 0 if it has not. Wherever in it they are, the part has few enough.
 
@@ -88,9 +50,9 @@ def part_of(read: bytes) -> int:
     places = [min(place + first, last) for place in each]
     ends = [read.count(_FRAME_END, place, place + _SAMPLED_BYTES) for place in places]
     ratio = _SAMPLED_EACH_BYTES // _SAMPLED_BYTES
-    if sum(ends) * ratio <= _MAX_FRAMES:
+    if sum(ends) * ratio <= limits.max_frames:
         return 0
-    left = _FRAMES_IN_PART
+    left = limits.part_frames
     for place, sampled_ends in zip(each, ends, strict=True):
         if sampled_ends * ratio >= left:
             return place + _SAMPLED_EACH_BYTES * left // (sampled_ends * ratio)
@@ -106,20 +68,22 @@ class ReadSize:
     says whether all its reads are to be noted, and not only those that may change the size.
     """
 
-    __slots__ = ("_ordinary_s", "_took_s", "byte_count", "is_costly", "is_timed")
+    __slots__ = ("_limits", "_ordinary_s", "_took_s", "byte_count", "is_costly", "is_timed")
 
-    def __init__(self) -> None:
-        self.byte_count = MIN_BYTES
+    def __init__(self, limits: LoopLimits) -> None:
+        self._limits = limits
+        self.byte_count = limits.min_read_bytes
         self.is_costly = self.is_timed = False
         self._took_s = 0.0
         self._ordinary_s = 0.0
 
     def charge(self, took_s: float, size: int = 0, message_count: int = 0) -> None:
         """Add what the last read has led to later on: how long that took, and what was handled."""
-        self._took_s += min(took_s, _MOST_S)
+        limits = self._limits
+        self._took_s += min(took_s, limits.max_charged_s)
         self._ordinary_s += message_count * _MESSAGE_S + size * _BYTE_S
-        self.is_timed = self._took_s > SUSPECT_S
-        self.is_costly = self._took_s > _COSTLY_S and self._took_s > 2 * self._ordinary_s
+        self.is_timed = self._took_s > limits.suspect_s
+        self.is_costly = self._took_s > limits.costly_s and self._took_s > 2 * self._ordinary_s
 
     def note(self, size: int, message_count: int, took_s: float) -> None:
         """Choose the next size after a read of `size` bytes.
@@ -127,18 +91,21 @@ class ReadSize:
         Args: message_count, methods and messages that it completed; took_s, the time that it took
         to handle them.
         """
+        limits = self._limits
         self._took_s *= _REMEMBERED
         self._ordinary_s *= _REMEMBERED
         if size < self.byte_count:
             self._ordinary_s += _LONE_READ_S
         self.charge(took_s, size, message_count)
         if self.is_costly:
-            long_s = _COSTLY_LONG_S
+            long_s = limits.long_costly_read_s
+        elif size > limits.small_read_bytes:
+            long_s = limits.long_read_s
         else:
-            long_s = _LONG_S if size > _SMALL_BYTES else _SMALL_LONG_S
+            long_s = limits.long_small_read_s
         if took_s > long_s:
-            self.byte_count = max(MIN_SLOW_BYTES, self.byte_count // 2)
-        elif size * 4 < self.byte_count and self.byte_count > MIN_BYTES:
+            self.byte_count = max(limits.min_costly_read_bytes, self.byte_count // 2)
+        elif size * 4 < self.byte_count and self.byte_count > limits.min_read_bytes:
             self.byte_count //= 2
         elif size == self.byte_count and took_s * 2 < long_s:
-            self.byte_count = min(size * 2, MAX_BYTES)
+            self.byte_count = min(size * 2, limits.max_read_bytes)

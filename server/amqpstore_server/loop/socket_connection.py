@@ -30,17 +30,13 @@ from amqpstore_server.logins.login_checks import LoginChecks
 from amqpstore_server.logins.logins import Logins
 from amqpstore_server.loop.alarms import Alarms
 from amqpstore_server.loop.committer import Committer
-from amqpstore_server.loop.read_size import LONG_BYTES, MIN_BYTES, ReadSize, part_of
+from amqpstore_server.loop.read_size import LONG_BYTES, ReadSize, part_of
 from amqpstore_server.loop.sockets import Sockets
 from amqpstore_server.loop.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
 from amqpstore_server.loop.turn import Turn
 from amqpstore_server.protocol.states import ENDED, ConnectionState
 
 _DRAINING_READ_BYTES = 16 << 10
-_SENT_IN_A_TURN_BYTES = 2 << 20
-"""How much one connection is sent before others have their turn: a client that reads as fast as
-this process sends could otherwise hold up everybody.
-"""
 _LAST_WORDS_S = 5.0
 _LEAVING_S = 2.0
 """How long a client that has closed its connection may take to close its socket, before it sees the
@@ -165,7 +161,7 @@ class SocketConnection:
         self._has_left = False
         """Whether the client has closed its side, and all that it has sent was read."""
         self.is_costly = self.has_more = False
-        self._read_size = ReadSize()
+        self._read_size = ReadSize(sockets.limits)
         self._attention = trio.Event()
         self._held_back: trio.CancelScope | None = None
         self._unread = trio.lowlevel.ParkingLot()
@@ -428,7 +424,9 @@ class SocketConnection:
             self._need_attention()
             return
         sizes = self._read_size
-        most = MIN_BYTES if amqp.held.events else sizes.byte_count
+        limits = self._sockets.limits
+        least = limits.min_read_bytes
+        most = least if amqp.held.events else sizes.byte_count
         try:
             read = self._socket.recv(most)
         except BlockingIOError:
@@ -450,12 +448,12 @@ class SocketConnection:
         octets = amqp.octets
         octets.recv_oct += size
         octets.recv_cnt += 1
-        if size < most == MIN_BYTES and not sizes.is_timed:
+        if size < most == least and not sizes.is_timed:
             # To read the processor's clock takes a system call, so it times only the reads of
             # clients of which one `took_long` by the other clock, or may have.
             goes_on = amqp.receive(read, now)
         else:
-            if size > LONG_BYTES and (part := part_of(read)):
+            if size > LONG_BYTES and (part := part_of(read, limits)):
                 self._rest = read[part:]
                 read = read[:part]
             message_count = amqp.message_count
@@ -480,7 +478,7 @@ class SocketConnection:
         if amqp.waiting:
             amqp.go_on(now)
         else:
-            size = part_of(self._rest) or len(self._rest)
+            size = part_of(self._rest, self._sockets.limits) or len(self._rest)
             part, self._rest = self._rest[:size], self._rest[size:]
             amqp.receive(part, now)
         message_count = amqp.message_count - message_count
@@ -638,7 +636,7 @@ class SocketConnection:
             return
         outbox = self.amqp.outbox
         was_writable = outbox.byte_count < outbox.writable_bytes
-        least_bytes = outbox.byte_count - _SENT_IN_A_TURN_BYTES
+        least_bytes = outbox.byte_count - self._sockets.limits.max_sent_bytes
         try:
             while outbox.byte_count:
                 self._unsent = outbox.next_buffers()

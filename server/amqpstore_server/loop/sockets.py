@@ -23,48 +23,8 @@ from typing import Protocol
 
 import trio
 
-from amqpstore_server.loop.read_size import SUSPECT_S
+from amqpstore_server.loop.loop_limits import LoopLimits
 from amqpstore_server.loop.share import Share
-
-_READING_S = 0.005
-"""How long one round reads before the messages are delivered and their batch is started."""
-
-_COSTLY_READING_S = 0.002
-"""How long one round reads from clients that are costly."""
-
-_SHORT_ROUND_S = 0.0002
-"""A round that read from one socket in less than this time ends: hardly any other client can have
-written meanwhile, and its batch can be started."""
-
-_LINGER_S = 0.001
-"""How long trio does not hear of its own timers and sockets, at most, when nothing happens here. A
-sync ends sooner, and so does the answer of a client that waits for it."""
-
-_ALONE_S = 0.005
-"""How long trio does not hear of them while something happens here."""
-
-
-_HURRIED_S = 0.3
-"""For how long at most other tasks run after each round, for one of them that is in a hurry."""
-
-_HURRIED_READING_S = 0.001
-"""How long a round reads while a task is in a hurry."""
-
-_PAUSE_RATIO = 9.0
-"""Clients that are costly wait that many times as long as the last read of one of them took, while
-others are at work: so they have a tenth of the time.
-"""
-
-_LEAVE_AT_ONCE = 8
-"""From how many clients that have closed their side a round reads. What follows from the end of a
-connection takes about as long as twenty messages: of thousands that leave at once, the others
-should notice little.
-"""
-
-_ENDS_FIRST_S = 2.0
-"""For how long at most no one is let in because the ends of others have not been read. A client
-that comes back at once is to find that it has left, but those that leave may have sent much before.
-"""
 
 _LEFT = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
@@ -103,7 +63,8 @@ class HasDescriptor(Protocol):
 class Sockets:
     """The sockets that are read from, each with its reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: LoopLimits) -> None:
+        self.limits = limits
         self._selector = select.epoll()
         self._readers: dict[int, SocketReader] = {}
         self.signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -127,7 +88,7 @@ class Sockets:
         """The readers whose clients have closed their side: they wait for the others too."""
         self._leaving_since = 0.0
         """The time at which the first of those was found."""
-        self._share = Share(_PAUSE_RATIO)
+        self._share = Share(limits.costly_pause_ratio, limits)
         """Decides whether those who are costly have had their part of the time."""
         self._costly_was_read = False
         """In this round."""
@@ -210,7 +171,7 @@ class Sockets:
         is called: a request has come whose answer takes many turns of other tasks, and each of them
         would wait for some milliseconds.
         """
-        self._hurried[whom] = time.perf_counter() + _HURRIED_S
+        self._hurried[whom] = time.perf_counter() + self.limits.hurry_s
         self.let_others_run()
 
     def rest(self, whom: object) -> None:
@@ -234,14 +195,15 @@ class Sockets:
         now = time.perf_counter()
         wait_s = self._wait_s(now)
         self._return_at = math.inf
-        if self._others_run_at > now and (not wait_s or self._look(min(wait_s, _LINGER_S))):
+        linger_s = min(wait_s, self.limits.linger_s)
+        if self._others_run_at > now and (not wait_s or self._look(linger_s)):
             return
         self._others_run_at = math.inf
         if not wait_s:
             await trio.lowlevel.checkpoint()
         elif wait_s < math.inf:
             # Two milliseconds at most: not worth a timeout of trio's.
-            self._look(min(wait_s, _LINGER_S))
+            self._look(linger_s)
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.wait_readable(self._selector.fileno())
@@ -253,7 +215,7 @@ class Sockets:
         self._hurried = {whom: until for whom, until in self._hurried.items() if until > now}
         if self._others_run_at == math.inf:
             # No one has asked for another turn of theirs meanwhile.
-            self._others_run_at = now + (0.0 if self._hurried else _ALONE_S)
+            self._others_run_at = now + (0.0 if self._hurried else self.limits.alone_s)
 
     def _wait_s(self, now: float) -> float:
         """Return how long to wait, unless anything happens: 0 if there is something to do."""
@@ -315,7 +277,8 @@ class Sockets:
         """Tell whether clients have left whose end is to be read before anybody is let in: one of
         them may be back, and declare what is exclusively its own.
         """
-        return bool(self._leaving) and time.perf_counter() < self._leaving_since + _ENDS_FIRST_S
+        until = self._leaving_since + self.limits.ends_first_s
+        return bool(self._leaving) and time.perf_counter() < until
 
     def _set_leaving_apart(self) -> None:
         """Find those among the readable that have closed their side."""
@@ -345,7 +308,8 @@ class Sockets:
         """Read from those that are readable and not costly. Returns as `read`."""
         ready = self._ready
         readers = self._readers
-        reading_s = _HURRIED_READING_S if self._hurried else _READING_S
+        limits = self.limits
+        reading_s = limits.hurried_reading_s if self._hurried else limits.reading_s
         seen: set[int] = set()
         last_s = began
         while True:
@@ -372,13 +336,13 @@ class Sockets:
             if reader.has_more:
                 self._sort(descriptor, reader)
             self.read_at = now_s = time.perf_counter()
-            if now_s - last_s > SUSPECT_S:
+            if now_s - last_s > limits.suspect_s:
                 reader.took_long()
             last_s = now_s
             spent = now_s - began
             if spent > reading_s:
                 return True
-            if len(seen) == 1 and not ready and spent < _SHORT_ROUND_S:
+            if len(seen) == 1 and not ready and spent < limits.short_round_s:
                 return False
 
     def _look_again(self, seen: set[int]) -> bool:
@@ -405,7 +369,7 @@ class Sockets:
             reader.read_ready(now)
             self._sort(descriptor, reader)
             self.read_at = now_s = time.perf_counter()
-            if now_s - began > _READING_S or not self._continuing:
+            if now_s - began > self.limits.reading_s or not self._continuing:
                 return
 
     def _read_costly(self, now: float) -> None:
@@ -413,7 +377,7 @@ class Sockets:
         no others are at work their publishes share this batch, as those of others do.
         """
         began = time.perf_counter()
-        until = began + _COSTLY_READING_S
+        until = began + self.limits.costly_reading_s
         for _ in range(len(self._costly)):
             # An earlier read may have ended this connection.
             if not self._costly or self._pause_s():
@@ -434,7 +398,7 @@ class Sockets:
         end.
         """
         leaving = self._leaving
-        for descriptor in list(islice(leaving, _LEAVE_AT_ONCE)):
+        for descriptor in list(islice(leaving, self.limits.max_leaving)):
             reader = leaving.pop(descriptor)
             leaving[descriptor] = reader  # behind all others, unless this is the end
             reader.read_ready(now)

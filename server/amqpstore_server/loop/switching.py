@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import sys
 
-SHORT_S = 0.00002
-LONG_S = 0.0005
-_BUSY_FOR_S = 1.0
-"""How long a broker counts as busy: traffic of many messages comes in bursts."""
+from amqpstore_server.loop.loop_limits import LoopLimits
 
 
 class SwitchInterval:
     """Sets the interpreter's switch interval by how busy the broker is."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: LoopLimits) -> None:
+        self._limits = limits
         self._long_until = 0.0
         self.is_long = False
-        sys.setswitchinterval(SHORT_S)
+        sys.setswitchinterval(limits.switch_s)
 
     def after_round(self, now: float, *, is_busy: bool) -> None:
         """Note whether a round of reads left clients with more to read."""
         if is_busy:
-            self._long_until = now + _BUSY_FOR_S
+            self._long_until = now + self._limits.busy_s
         is_long = now < self._long_until
         if is_long != self.is_long:
             self.is_long = is_long
-            sys.setswitchinterval(LONG_S if is_long else SHORT_S)
+            limits = self._limits
+            sys.setswitchinterval(limits.busy_switch_s if is_long else limits.switch_s)

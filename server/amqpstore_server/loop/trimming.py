@@ -15,22 +15,15 @@ import gc
 import math
 import sys
 
+from amqpstore_server.loop.loop_limits import LoopLimits
+
 CLIENT_BYTES = 16 << 10
 """About what an idle client takes."""
-
-_LEAST_BYTES = 500 * CLIENT_BYTES
-"""Less is not worth it."""
 
 _FEW_BLOCKS = 500_000
 """The number of blocks whose objects are looked at in some milliseconds. Only that frees Python's
 free tuples.
 """
-
-_WAIT_S = 10.0
-"""How long after that: some clients take seconds to be closed, and trio's deadlines are kept until
-they would have passed.
-"""
-
 
 _M_ARENA_MAX = -8
 """The parameter of `mallopt` for it (malloc.h of the GNU C library)."""
@@ -39,7 +32,8 @@ _M_ARENA_MAX = -8
 class Trimming:
     """Knows when memory is to be given back."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: LoopLimits) -> None:
+        self._limits = limits
         self._most_bytes = 0
         """The most that was held since memory was given back."""
         self._due_at = math.inf
@@ -50,10 +44,11 @@ class Trimming:
         store holds of messages.
         """
         self._most_bytes = max(self._most_bytes, held_bytes)
-        if self._most_bytes - held_bytes < max(_LEAST_BYTES, self._most_bytes // 2):
+        least_bytes = max(self._limits.min_trimmed_bytes, self._most_bytes // 2)
+        if self._most_bytes - held_bytes < least_bytes:
             self._due_at = math.inf
         elif self._due_at == math.inf:
-            self._due_at = now + _WAIT_S
+            self._due_at = now + self._limits.trim_after_s
         elif now >= self._due_at:
             self._most_bytes = held_bytes
             self._due_at = math.inf
@@ -71,16 +66,17 @@ def share_one_arena() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-def trim() -> None:
+def trim(few_blocks: int = _FEW_BLOCKS) -> None:
     """Give free memory back to the system. Others may run meanwhile.
 
     Python remembers thousands of names that were looked up in types, such as the copies of "split"
     that C code makes for each call, and keeps thousands of free tuples. They lie among what clients
     had, and each keeps its block of 1 MiB. And the C library gives back what is free in the midst
     of its own; only that of GNU can.
+    Args: few_blocks, of Python's allocator: where there are more, objects are not looked at.
     """
     sys._clear_type_cache()  # noqa: SLF001 - it has no other name
-    if sys.getallocatedblocks() < _FEW_BLOCKS:
+    if sys.getallocatedblocks() < few_blocks:
         gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)

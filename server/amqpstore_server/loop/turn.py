@@ -15,25 +15,11 @@ import trio
 
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.loop.committer import Committer
+from amqpstore_server.loop.loop_limits import LoopLimits
 from amqpstore_server.loop.share import Share
 from amqpstore_server.loop.sockets import Sockets
 from amqpstore_server.loop.switching import SwitchInterval
 from amqpstore_server.terms.serving_term import ServingTerm
-
-_COLLECTING_S = 0.015
-"""How long a queue collects messages while the broker is busy."""
-
-_MAX_PUMPS = 4
-"""How often a round pumps the queues, at most, until it has handed out as many messages as have
-come: a read of 512 KiB can have 3,000 small ones, and queues that get more than they hand out end
-up on the disk.
-"""
-
-_PAUSE_RATIO = 4.0
-"""Moving and dropping messages has a fifth of the time."""
-
-_PROBING_S = 0.01
-"""How often it is measured how long a message waits for its delivery."""
 
 _ASKING_AGAIN_S = 0.05
 """How often a leader that may send nothing asks whether it may."""
@@ -67,7 +53,9 @@ class Turn:
         broker: Broker,
         sockets: Sockets,
         term: ServingTerm,
+        limits: LoopLimits,
     ) -> None:
+        self._limits = limits
         self._term = term
         self.when_defined = term.when_defined
         self._broker = broker
@@ -78,8 +66,8 @@ class Turn:
         self._held_back: list[trio.Event] = []
         self._collect_until = 0.0
         self._probe_at_s = 0.0
-        self._switch_interval = SwitchInterval()
-        self._share = Share(_PAUSE_RATIO)
+        self._switch_interval = SwitchInterval(limits)
+        self._share = Share(limits.moves_pause_ratio, limits)
         """Decides whether moving and dropping messages has had its part of the time."""
 
     def wake(self) -> None:
@@ -123,7 +111,7 @@ class Turn:
         context.read_s = began_s = time.perf_counter()
         context.spent = 0
         if began_s >= self._probe_at_s:
-            self._probe_at_s = began_s + _PROBING_S
+            self._probe_at_s = began_s + self._limits.probing_s
             context.probes.is_due = True
         try:
             context.joins_reads = True
@@ -150,7 +138,7 @@ class Turn:
         # out, take and ack a few messages costs nearly as much as many.
         collects = is_busy and now < self._collect_until
         if not collects:
-            self._collect_until = now + _COLLECTING_S
+            self._collect_until = now + self._limits.collecting_s
         self._end(committer, now, is_busy=is_busy, collects=collects)
 
     def _commit_definitions(self) -> None:
@@ -175,7 +163,7 @@ class Turn:
             context = self._broker.context
             most = context.limits.max_handed_out
             deferred = context.deferred
-            for _ in range(_MAX_PUMPS):
+            for _ in range(self._limits.max_pumps):
                 self._pump(collects=collects)
                 deferred.copies -= context.handed_out
                 is_all = context.handed_out < most or not context.touched

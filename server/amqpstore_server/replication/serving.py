@@ -45,7 +45,7 @@ from amqpstore_server.etcd.identity import EtcdIdentity
 from amqpstore_server.listening.listening import listen
 from amqpstore_server.listening.management_sockets import listen_for_requests
 from amqpstore_server.loop.garbage import keep_collections_short
-from amqpstore_server.loop.switching import SHORT_S
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.process.service_manager import ServiceManager
 from amqpstore_server.process.signals import received_signals
 from amqpstore_server.process.stopping import one_cause
@@ -300,7 +300,7 @@ class MemberRuntime:
         orders = controller.orders
         changed = trio.Event()
         # A checkpoint is computed in a thread: what the leader sends is not to wait for it.
-        sys.setswitchinterval(SHORT_S)
+        sys.setswitchinterval(LOOP_LIMITS.switch_s)
         orders.on_change = soon(lambda: changed.set())
         result = _Next.STOP
         reloader = Reloader(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.loop.turn import Turn
 
 
@@ -63,7 +64,7 @@ class Leads:
             when_defined=self.waiting.append,
             may_send=lambda: self.may_send,
         )
-        self.turn = Turn(broker, sockets, term)
+        self.turn = Turn(broker, sockets, term, LOOP_LIMITS)
 
     def round(self, connection: Connection) -> None:
         self.turn.note_definer(connection)

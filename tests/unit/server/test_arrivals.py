@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-import amqpstore_server.loop.sockets
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.loop.sockets import Sockets
 from tests.one_client import still_clock
 from tests.waiting import wait_readable
@@ -14,7 +14,7 @@ from tests.waiting import wait_readable
 
 @pytest.fixture
 def sockets() -> Iterator[Sockets]:
-    found = Sockets()
+    found = Sockets(LOOP_LIMITS)
     yield found
     found.close()
 
@@ -138,20 +138,20 @@ def arrive_behind(sockets: Sockets, leavers: int, order: list[str]) -> None:
 
 
 def test_nobody_is_let_in_before_the_ends_of_those_that_left_are_read(
-    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+    sockets: Sockets,
 ) -> None:
     """A client that comes back at once would meet itself, and its exclusive queues."""
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ENDS_FIRST_S", 60.0)
+    sockets.limits = LOOP_LIMITS._replace(ends_first_s=60.0)
     order: list[str] = []
     arrive_behind(sockets, 50, order)
     assert order == ["end"] * 50 + ["newcomer"]
 
 
 def test_newcomers_wait_for_those_that_leave_for_a_time_at_most(
-    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+    sockets: Sockets,
 ) -> None:
     """They may have sent much before."""
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ENDS_FIRST_S", 0.0)
+    sockets.limits = LOOP_LIMITS._replace(ends_first_s=0.0)
     order: list[str] = []
     arrive_behind(sockets, 50, order)
     assert order[-1] == "newcomer"

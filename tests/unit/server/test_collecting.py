@@ -3,10 +3,10 @@
 import pytest
 import trio
 
-import amqpstore_server.loop.sockets
 from amqpstore import Run
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.broker.queues.consumer import Consumer
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
 from tests.one_client import messages, one_client, still_clock, wait_for_reads
@@ -39,10 +39,10 @@ async def publish(reading_s: float) -> None:
     async with one_client() as (app, sock):
         sock.send(method_frame(1, consume.encode()))
         wait_for_reads(app, 1)
-        with still_clock(), pytest.MonkeyPatch.context() as patch:
+        with still_clock():
             assert app.sockets._look(0)
             app._turn.round(app.committer, START_S - 1)
-            patch.setattr(amqpstore_server.loop.sockets, "_READING_S", reading_s)
+            app.sockets.limits = LOOP_LIMITS._replace(reading_s=reading_s)
             (client,) = app.connections
             for number in range(ROUNDS + 1):
                 sock.send(block.take(1))

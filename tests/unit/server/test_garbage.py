@@ -10,7 +10,8 @@ from itertools import count
 import pytest
 import trio
 
-from amqpstore_server.loop.garbage import _WHOLE_EACH_S, _WORK_S, WholeCollector, YoungCollector
+from amqpstore_server.loop.garbage import WholeCollector, YoungCollector
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 
 IN_FLIGHT = 50_000
 IN_A_TURN = 1_000
@@ -47,8 +48,8 @@ def most_young(*instruments: trio.abc.Instrument) -> int:
 
 def test_a_collection_looks_at_what_some_turns_have_made() -> None:
     """Each reading of the clock is in another turn, after some milliseconds of work."""
-    times = count(0.0, _WORK_S)
-    assert most_young(YoungCollector(lambda: next(times))) < 5 * IN_A_TURN
+    times = count(0.0, LOOP_LIMITS.collect_young_s)
+    assert most_young(YoungCollector(LOOP_LIMITS, lambda: next(times))) < 5 * IN_A_TURN
 
 
 def test_each_is_of_all_generations_but_the_oldest() -> None:
@@ -58,10 +59,10 @@ def test_each_is_of_all_generations_but_the_oldest() -> None:
         if phase == "start":
             generations.append(info["generation"])
 
-    times = count(0.0, _WORK_S)
+    times = count(0.0, LOOP_LIMITS.collect_young_s)
     gc.callbacks.append(note)
     try:
-        most_young(YoungCollector(lambda: next(times)))
+        most_young(YoungCollector(LOOP_LIMITS, lambda: next(times)))
     finally:
         gc.callbacks.remove(note)
     # The first is that of the test.
@@ -76,7 +77,7 @@ class WholeWork:
     def __init__(self, takes_s: float) -> None:
         self._takes_s = takes_s
         self._readings = 0
-        self.collector = WholeCollector(self._clock)
+        self.collector = WholeCollector(LOOP_LIMITS, self._clock)
 
     def _clock(self) -> float:
         self._readings += 1
@@ -86,7 +87,9 @@ class WholeWork:
         """Return how many there were after so many more minutes."""
         before = self._readings
         for now in range(60 * minutes):
-            self.collector.tick(before * 1e6 + now * _WHOLE_EACH_S / 60, is_serving=is_serving)
+            self.collector.tick(
+                before * 1e6 + now * LOOP_LIMITS.collect_all_every_s / 60, is_serving=is_serving
+            )
         return (self._readings - before) // 2
 
 

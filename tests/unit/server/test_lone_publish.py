@@ -10,11 +10,8 @@ import socket
 import pytest
 import trio
 
-import amqpstore_server.loop.read_size
-import amqpstore_server.loop.sockets
-import amqpstore_server.loop.turn
 from amqpstore_server.app import App
-from amqpstore_server.loop.read_size import MIN_BYTES, MIN_SLOW_BYTES
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_tools.client import frames, wire
 from tests.call_baselines import Baselines, Calls
 from tests.calls import Counts
@@ -26,10 +23,18 @@ WARM_UP = 10
 PUBLISHES = 20
 LONG_S = 0.008
 
+TWO_ROUNDS = LOOP_LIMITS._replace(short_round_s=60.0, reading_s=60.0)
+"""Each publish takes two rounds, however slow the machine is."""
+
+UNTIMED = TWO_ROUNDS._replace(suspect_s=60.0, probing_s=60.0)
+"""On a slow machine a read takes longer, a declare waits for the disk, and more time passes between
+two publishes: none of that is to be more calls.
+"""
+
 
 async def counted(counts: Counts) -> None:
     block = messages()
-    async with one_client() as (app, sock):
+    async with one_client(UNTIMED) as (app, sock):
         for number in range(WARM_UP + PUBLISHES):
             sock.send(block.take(1))
             if number >= WARM_UP:
@@ -45,7 +50,7 @@ async def read_sizes(reads: int) -> list[int]:
     """Return how much is read at once after each of some reads that take long."""
     block = messages()
     sizes = []
-    async with one_client() as (app, sock):
+    async with one_client(TWO_ROUNDS) as (app, sock):
         (client,) = app.connections
         receive = client.amqp.receive
         with still_clock() as clock:
@@ -79,20 +84,8 @@ def confirm(app: App, sock: socket.socket) -> None:
     assert frames.method_of(octets, frame) == wire.BASIC_ACK
 
 
-@pytest.fixture(autouse=True)
-def _two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each publish take two rounds, however slow the machine is."""
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_SHORT_ROUND_S", 60.0)
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_READING_S", 60.0)
-
-
 @pytest.fixture
-def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
-    # On a slow machine a read takes longer, a declare waits for the disk, and more time passes
-    # between two publishes: none of that is to be more calls.
-    for module in (amqpstore_server.loop.sockets, amqpstore_server.loop.read_size):
-        monkeypatch.setattr(module, "SUSPECT_S", 60.0)
-    monkeypatch.setattr(amqpstore_server.loop.turn, "_PROBING_S", 60.0)
+def counts() -> Counts:
     found = Counts()
     trio.run(counted, found)
     return found
@@ -107,5 +100,5 @@ def test_a_publish_that_is_alone_costs_no_more_calls_than_it_did(
 def test_a_client_whose_small_reads_take_long_is_read_in_smaller_pieces() -> None:
     """The next one may be larger. The first that takes long is noticed, the others are timed."""
     sizes = trio.run(read_sizes, 6)
-    assert sizes[0] >= MIN_BYTES // 2
-    assert sizes[-1] == MIN_SLOW_BYTES
+    assert sizes[0] >= LOOP_LIMITS.min_read_bytes // 2
+    assert sizes[-1] == LOOP_LIMITS.min_costly_read_bytes

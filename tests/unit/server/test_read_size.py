@@ -7,13 +7,8 @@ from itertools import accumulate
 import pytest
 
 import amqpstore_server.loop.read_size
-from amqpstore_server.loop.read_size import (
-    MAX_BYTES,
-    MIN_BYTES,
-    MIN_SLOW_BYTES,
-    ReadSize,
-    part_of,
-)
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
+from amqpstore_server.loop.read_size import ReadSize, part_of
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
 
@@ -24,7 +19,7 @@ MANY = 1_000_000
 
 def after(*reads: tuple[int, float]) -> int:
     """The next size, after so many reads that were full, or not, and how long each took."""
-    size = ReadSize()
+    size = ReadSize(LOOP_LIMITS)
     for count, took_s in reads:
         for _ in range(count):
             size.note(size.byte_count, MANY, took_s)
@@ -32,27 +27,27 @@ def after(*reads: tuple[int, float]) -> int:
 
 
 def test_it_grows_with_what_a_client_sends() -> None:
-    assert after((1, FAST_S)) == 2 * MIN_BYTES
-    assert after((100, FAST_S)) == MAX_BYTES
+    assert after((1, FAST_S)) == 2 * LOOP_LIMITS.min_read_bytes
+    assert after((100, FAST_S)) == LOOP_LIMITS.max_read_bytes
 
 
 def test_it_shrinks_when_a_client_sends_less() -> None:
-    size = ReadSize()
+    size = ReadSize(LOOP_LIMITS)
     for _ in range(10):
         size.note(size.byte_count, MANY, FAST_S)
     for _ in range(10):
         size.note(100, MANY, FAST_S)
-    assert size.byte_count == MIN_BYTES
+    assert size.byte_count == LOOP_LIMITS.min_read_bytes
 
 
 def test_what_takes_long_is_read_in_smaller_pieces() -> None:
     """Such as body frames of one byte: a client that sends nothing else holds up nobody."""
-    assert after((10, FAST_S), (2, SLOW_S)) == MAX_BYTES // 4
-    assert after((10, FAST_S), (20, SLOW_S)) == MIN_SLOW_BYTES
+    assert after((10, FAST_S), (2, SLOW_S)) == LOOP_LIMITS.max_read_bytes // 4
+    assert after((10, FAST_S), (20, SLOW_S)) == LOOP_LIMITS.min_costly_read_bytes
 
 
 def test_it_does_not_grow_to_where_it_would_take_long() -> None:
-    size = ReadSize()
+    size = ReadSize(LOOP_LIMITS)
     for _ in range(100):
         size.note(size.byte_count, MANY, size.byte_count * 1e-7)
         assert size.byte_count * 1e-7 < 0.01
@@ -62,10 +57,10 @@ def test_what_is_costly_is_read_in_the_smallest_pieces() -> None:
     """A byte that costs twenty times as much as one of a message: for others it is as if it were
     one of them.
     """
-    size = ReadSize()
+    size = ReadSize(LOOP_LIMITS)
     for _ in range(100):
         size.note(size.byte_count, MANY, size.byte_count * 2e-7)
-    assert size.byte_count == MIN_BYTES
+    assert size.byte_count == LOOP_LIMITS.min_read_bytes
 
 
 @pytest.mark.parametrize(
@@ -100,7 +95,7 @@ def test_who_has_the_broker_work_long_for_little_is_costly(
 
 def costly(byte_count: int, message_count: int, took_s: float) -> bool:
     """Whether a client is costly that sends that again and again."""
-    size = ReadSize()
+    size = ReadSize(LOOP_LIMITS)
     for _ in range(100):
         times = size.byte_count / byte_count
         size.note(size.byte_count, int(times) * message_count, times * took_s)
@@ -108,22 +103,22 @@ def costly(byte_count: int, message_count: int, took_s: float) -> bool:
 
 
 def test_one_long_read_is_costly_and_forgotten_after_some_ordinary_ones() -> None:
-    size = ReadSize()
+    size = ReadSize(LOOP_LIMITS)
     size.note(100, 1, SLOW_S)
     was_costly = size.is_costly
     assert was_costly
-    assert size.byte_count < MIN_BYTES
+    assert size.byte_count < LOOP_LIMITS.min_read_bytes
     for _ in range(20):
         size.note(size.byte_count, 100, 0.0005)
     assert size.is_costly != was_costly
     for _ in range(20):
         size.note(size.byte_count, 100, 0.0001)
-    assert size.byte_count == MAX_BYTES
+    assert size.byte_count == LOOP_LIMITS.max_read_bytes
 
 
 def test_short_reads_are_not_costly() -> None:
     """Such as those of a client that declares a queue now and then."""
-    size = ReadSize()
+    size = ReadSize(LOOP_LIMITS)
     for _ in range(100):
         size.note(50, 1, 0.0002)
     assert not size.is_costly
@@ -131,7 +126,7 @@ def test_short_reads_are_not_costly() -> None:
 
 def test_who_waits_between_short_reads_is_not_costly_on_a_slow_machine() -> None:
     """Unlike a client that sends as much of it as is read."""
-    waiting, flooding = ReadSize(), ReadSize()
+    waiting, flooding = ReadSize(LOOP_LIMITS), ReadSize(LOOP_LIMITS)
     for _ in range(100):
         waiting.note(50, 1, 0.00045)
         flooding.note(flooding.byte_count, 1, 0.00045)
@@ -140,7 +135,7 @@ def test_who_waits_between_short_reads_is_not_costly_on_a_slow_machine() -> None
 
 
 def test_a_declare_that_waited_for_the_disk_is_forgotten_after_some_reads() -> None:
-    size = ReadSize()
+    size = ReadSize(LOOP_LIMITS)
     found = []
     for took_s, times in ((0.5, 1), (0.0, 8), (0.5, 8)):
         for _ in range(times):
@@ -152,7 +147,7 @@ def test_a_declare_that_waited_for_the_disk_is_forgotten_after_some_reads() -> N
 
 def test_who_waits_after_what_takes_long_is_costly() -> None:
     """Such as a message for thousands of queues."""
-    size = ReadSize()
+    size = ReadSize(LOOP_LIMITS)
     for _ in range(10):
         size.note(200, 1, 0.002)
     assert size.is_costly
@@ -170,14 +165,14 @@ def frames(body: bytes, count: int) -> bytes:
 
 @pytest.mark.parametrize(("count", "body_bytes"), [(1000, 60), (300, 2000), (1, 512 << 10)])
 def test_a_read_of_ordinary_messages_is_handled_whole(count: int, body_bytes: int) -> None:
-    assert part_of(frames(b"x" * body_bytes, count)) == 0
+    assert part_of(frames(b"x" * body_bytes, count), LOOP_LIMITS) == 0
 
 
 def test_a_read_of_very_many_messages_is_handled_in_parts() -> None:
     size = len(frames(b"", 1))
     left = frames(b"", 20_000)
     parts = []
-    while part := part_of(left):
+    while part := part_of(left, LOOP_LIMITS):
         parts.append(part // size)
         left = left[part:]
     assert len(left) // size <= 6200
@@ -218,7 +213,7 @@ def test_a_part_has_few_frames_wherever_in_a_read_they_are(
     start = 0
     handled = []
     while start < len(read):
-        end = start + (part_of(read[start:]) or len(read) - start)
+        end = start + (part_of(read[start:], LOOP_LIMITS) or len(read) - start)
         handled.append(bisect_right(ends, end) - bisect_right(ends, start))
         start = end
     assert sum(handled) == len(ends)

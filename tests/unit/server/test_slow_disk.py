@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-import amqpstore_server.loop.committer
 from amqpstore.system.files import OsFile
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.loop.sockets import Sockets
 from amqpstore_server.loop.turn import Turn
 from tests.conformance import wire_client
 from tests.conformance.wire_client import WireClient
 from tests.served import ServedApp
 
-MAX_PENDING_BYTES = 1 << 20
+LIMITS = LOOP_LIMITS._replace(max_pending_bytes=1 << 20)
 READ_BYTES = 256 << 10
 """The most that is read of a connection in one go."""
 
@@ -126,10 +126,9 @@ def consume(client: WireClient, queue: str) -> None:
 def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqpstore_server.loop.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
     disk, full = SlowDisk(monkeypatch), FullLog(monkeypatch)
     directory = str(tmp_path / "store")
-    with ServedApp(directory) as broker:
+    with ServedApp(directory, loop_limits=LIMITS) as broker:
         with WireClient.connected(broker.url, channels=1) as client:
             declare(client, "new")
             declare(client, "old")
@@ -144,7 +143,7 @@ def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(
             for publisher in publishers:
                 publisher.start()
             full.expect(PUBLISHERS)
-            assert broker.store.log.pending_bytes >= MAX_PENDING_BYTES
+            assert broker.store.log.pending_bytes >= LIMITS.max_pending_bytes
             # Acks have to be read before more than the prefetch is sent.
             syncs = 0
             for tag in range(1, MESSAGES + 1):
@@ -152,7 +151,9 @@ def test_publishers_wait_for_a_slow_disk_and_consumers_go_on(
                     disk.end_sync()
                     syncs += 1
                     assert syncs < MAX_SYNCS
-                    assert broker.store.log.pending_bytes < MAX_PENDING_BYTES + 2 * READ_BYTES
+                    assert (
+                        broker.store.log.pending_bytes < LIMITS.max_pending_bytes + 2 * READ_BYTES
+                    )
                 consumer.expect(wire_client.BASIC_DELIVER, 1)
                 consumer.expect_content(1)
                 ack = tag.to_bytes(8, "big") + b"\0"
@@ -171,10 +172,9 @@ def test_only_those_who_publish_wait_for_a_disk_that_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No sync ends, and consumers, heartbeats and logins go on as if nothing was wrong."""
-    monkeypatch.setattr(amqpstore_server.loop.committer, "MAX_PENDING_BYTES", MAX_PENDING_BYTES)
     disk, full = SlowDisk(monkeypatch), FullLog(monkeypatch)
     rounds = count_rounds(monkeypatch)
-    with ServedApp(str(tmp_path / "store")) as broker:
+    with ServedApp(str(tmp_path / "store"), loop_limits=LIMITS) as broker:
         with WireClient.connected(broker.url, channels=1) as client:
             declare(client, "new")
             declare(client, "old")
@@ -187,7 +187,7 @@ def test_only_those_who_publish_wait_for_a_disk_that_stands_still(
         for publisher in publishers:
             publisher.start()
         full.expect(PUBLISHERS)
-        assert broker.store.log.pending_bytes >= MAX_PENDING_BYTES
+        assert broker.store.log.pending_bytes >= LIMITS.max_pending_bytes
         # Their heartbeats are not read, and so not missed.
         broker.pass_time(3 * HEARTBEAT_S)
         assert len(broker.app.connections) == PUBLISHERS
@@ -203,7 +203,7 @@ def test_only_those_who_publish_wait_for_a_disk_that_stands_still(
         # A loop that spins would have thousands.
         assert len(rounds) < 10 * MESSAGES
         pending = broker.store.log.pending_bytes
-        assert pending < MAX_PENDING_BYTES + PUBLISHERS * 2 * READ_BYTES
+        assert pending < LIMITS.max_pending_bytes + PUBLISHERS * 2 * READ_BYTES
         disk.recover()
         for publisher in publishers:
             publisher.stop()

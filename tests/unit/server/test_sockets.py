@@ -3,13 +3,15 @@
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 import amqpstore_server.loop.sockets
-from amqpstore_server.loop import share
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
+from amqpstore_server.loop.share import Share
 from amqpstore_server.loop.sockets import Sockets
 from tests.one_client import StillClock
 
@@ -58,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StillClock:
 
 @pytest.fixture
 def sockets() -> Iterator[Sockets]:
-    made = Sockets()
+    made = Sockets(LOOP_LIMITS)
     yield made
     made.close()
 
@@ -70,10 +72,15 @@ async def returns(sockets: Sockets) -> bool:
     return not waiting.cancelled_caught
 
 
+def set_limits(sockets: Sockets, **seconds: Any) -> None:
+    """Give them other limits from now on."""
+    sockets.limits = sockets.limits._replace(**seconds)
+
+
 @pytest.fixture
-def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_rounds(sockets: Sockets) -> None:
     """Each read takes a whole round."""
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_READING_S", -1.0)
+    set_limits(sockets, reading_s=-1.0)
 
 
 def run(main: object) -> None:
@@ -123,9 +130,9 @@ def test_who_is_left_over_by_a_round_is_read_before_those_who_were_read(sockets:
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.usefixtures("short_rounds")
 def test_who_always_has_more_than_a_round_takes_starves_nobody(
-    sockets: Sockets, monkeypatch: pytest.MonkeyPatch, waits: bool
+    sockets: Sockets, waits: bool
 ) -> None:
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 60.0)
+    set_limits(sockets, alone_s=60.0)
 
     async def main() -> None:
         order: list[str] = []
@@ -190,10 +197,10 @@ def test_who_is_costly_is_read_after_the_others_and_only_when_they_have_had_thei
 
 @pytest.mark.parametrize(("reading_s", "rounds"), [(60.0, 1), (-1.0, 3)])
 def test_those_who_are_costly_share_a_batch_while_others_are_quiet(
-    sockets: Sockets, monkeypatch: pytest.MonkeyPatch, reading_s: float, rounds: int
+    sockets: Sockets, reading_s: float, rounds: int
 ) -> None:
     """One sync is for all of them, as far as that takes no longer than a round may."""
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_COSTLY_READING_S", reading_s)
+    set_limits(sockets, costly_reading_s=reading_s)
     order: list[str] = []
     costly = [Reading(sockets, order, f"costly {number}") for number in range(3)]
     for client in costly:
@@ -209,10 +216,10 @@ def test_those_who_are_costly_share_a_batch_while_others_are_quiet(
 
 @pytest.mark.usefixtures("short_rounds")
 def test_those_who_are_costly_share_what_is_left_to_them(
-    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+    sockets: Sockets,
 ) -> None:
     """However busy the others are; and who has gone is not read."""
-    monkeypatch.setattr(share, "_OTHERS_S", 0.0)
+    sockets._share = Share(LOOP_LIMITS.costly_pause_ratio, LOOP_LIMITS._replace(others_s=0.0))
     order: list[str] = []
     costly = [Reading(sockets, order, f"costly {number}") for number in range(3)]
     other = Reading(sockets, order, "other")
@@ -378,7 +385,7 @@ def test_a_crowd_that_leaves_leaves_the_others_their_turn(sockets: Sockets) -> N
 
 def test_a_thread_may_wake_those_that_are_closed() -> None:
     """Such as the committer's, whose last batch nobody waits for."""
-    closed = Sockets()
+    closed = Sockets(LOOP_LIMITS)
     closed.close()
     closed.wake()
 
@@ -395,7 +402,7 @@ def test_a_round_of_one_short_read_ends_at_once(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batch is started before others are looked for."""
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_SHORT_ROUND_S", 60.0)
+    set_limits(sockets, short_round_s=60.0)
     order: list[str] = []
     first, second = (Reading(sockets, order, name) for name in "ab")
     first.far.send(b"x")
@@ -415,7 +422,7 @@ def test_a_round_of_one_short_read_ends_at_once(
 
 
 def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
-    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+    sockets: Sockets,
 ) -> None:
     ran: list[int] = []
 
@@ -430,7 +437,7 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
             client = Reading(sockets, [], "a")
             client.far.send(b"x")
             await sockets.wait()
-            monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 60.0)
+            set_limits(sockets, alone_s=60.0)
             sockets.let_others_run()
             await sockets.wait()
             before = len(ran)
@@ -439,7 +446,7 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
                 await sockets.wait()
             assert len(ran) == before
             sockets.let_others_run()
-            monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 0.0)
+            set_limits(sockets, alone_s=0.0)
             for _ in range(10):
                 await sockets.wait()
             assert len(ran) > before + 5
@@ -450,9 +457,9 @@ def test_other_tasks_run_when_they_have_something_to_do_or_some_time_has_passed(
 
 
 def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
-    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+    sockets: Sockets,
 ) -> None:
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 60.0)
+    set_limits(sockets, alone_s=60.0)
     ran: list[int] = []
 
     async def other() -> None:
@@ -475,18 +482,18 @@ def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
             for client in clients:
                 client.far.send(b"x")
             assert await runs() == 0
-            monkeypatch.setattr(amqpstore_server.loop.sockets, "_HURRIED_S", 60.0)
+            set_limits(sockets, hurry_s=60.0)
             sockets.hurry("one")
             sockets.hurry("two")
             assert await runs() > 5
-            monkeypatch.setattr(amqpstore_server.loop.sockets, "_HURRIED_READING_S", -1.0)
+            set_limits(sockets, hurried_reading_s=-1.0)
             assert sockets.read(0.0)
             assert order == ["a"]
             sockets.rest("one")
             assert await runs() > 5
             sockets.rest("two")
             assert await runs() == 0
-            monkeypatch.setattr(amqpstore_server.loop.sockets, "_HURRIED_S", -1.0)
+            set_limits(sockets, hurry_s=-1.0)
             sockets.hurry("for no time")
             assert await runs() == 0
             for client in clients:
@@ -498,10 +505,10 @@ def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
 
 
 def test_other_tasks_run_before_those_who_are_costly_are_read(
-    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+    sockets: Sockets,
 ) -> None:
     """Their read may take long, and would come on top of the rounds since the others ran."""
-    monkeypatch.setattr(amqpstore_server.loop.sockets, "_ALONE_S", 60.0)
+    set_limits(sockets, alone_s=60.0)
     order: list[str] = []
 
     async def other() -> None:
@@ -513,7 +520,7 @@ def test_other_tasks_run_before_those_who_are_costly_are_read(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other)
             costly, ordinary = (Reading(sockets, order, name) for name in ("costly", "ordinary"))
-            sockets._share = share.Share(0.0)  # they never rest
+            sockets._share = Share(0.0, LOOP_LIMITS)  # they never rest
             costly.is_costly = True
             sockets._others_run_at = float("inf")
             for _ in range(3):

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqpstore_server.loop.switching import LONG_S, SHORT_S, SwitchInterval
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
+from amqpstore_server.loop.switching import SwitchInterval
+
+SHORT_S, LONG_S = LOOP_LIMITS.switch_s, LOOP_LIMITS.busy_switch_s
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +20,7 @@ def restored() -> Iterator[None]:
 
 
 def test_it_is_long_while_the_broker_is_busy_and_for_a_second_after() -> None:
-    interval = SwitchInterval()
+    interval = SwitchInterval(LOOP_LIMITS)
     assert sys.getswitchinterval() == pytest.approx(SHORT_S)
     interval.after_round(10.0, is_busy=False)
     assert sys.getswitchinterval() == pytest.approx(SHORT_S)

@@ -11,16 +11,16 @@ import pytest
 import trio
 
 import amqpstore_server.app
-import amqpstore_server.loop.trimming
 from amqpstore import Envelope, Message
 from amqpstore_server.app import App
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.loop.trimming import CLIENT_BYTES, Trimming, trim
 from tests.one_client import one_client
 
 
 def times(*connected: tuple[float, int]) -> list[float]:
     """The times at which it is due, when so many were connected from then on."""
-    trimming = Trimming()
+    trimming = Trimming(LOOP_LIMITS)
     found = []
     now = 0.0
     for (since, clients), (until, _) in zip(connected, [*connected[1:], (200.0, 0)], strict=True):
@@ -61,14 +61,11 @@ def test_names_that_were_looked_up_do_not_stay() -> None:
 
 
 @pytest.mark.parametrize("more_blocks", [1_000_000, -50_000])
-def test_many_objects_are_not_all_looked_at(
-    monkeypatch: pytest.MonkeyPatch, more_blocks: int
-) -> None:
+def test_many_objects_are_not_all_looked_at(more_blocks: int) -> None:
     """To look at millions of objects, those of the messages that wait, would hold the event loop
     for a long time, though it is another thread that asks for it.
     """
     few = sys.getallocatedblocks() + more_blocks
-    monkeypatch.setattr(amqpstore_server.loop.trimming, "_FEW_BLOCKS", few)
     whole = []
 
     def noted(phase: str, about: dict[str, int]) -> None:
@@ -78,7 +75,7 @@ def test_many_objects_are_not_all_looked_at(
     gc.disable()  # none of its own
     gc.callbacks.append(noted)
     try:
-        trim()
+        trim(few)
     finally:
         gc.callbacks.remove(noted)
         gc.enable()
@@ -90,8 +87,7 @@ def test_what_the_store_no_longer_holds_counts(monkeypatch: pytest.MonkeyPatch) 
     trimmed: list[None] = []
     monkeypatch.setattr(amqpstore_server.app, "trim", lambda: trimmed.append(None))
     monkeypatch.setattr(amqpstore_server.app, "_TICK_S", 0.01)
-    monkeypatch.setattr(amqpstore_server.loop.trimming, "_WAIT_S", 0.0)
-    monkeypatch.setattr(amqpstore_server.loop.trimming, "_LEAST_BYTES", 100_000)
+    limits = LOOP_LIMITS._replace(trim_after_s=0.0, min_trimmed_bytes=100_000)
 
     async def ticks_until(app: App, is_so: Callable[[], bool]) -> None:
         with trio.fail_after(60):
@@ -102,7 +98,7 @@ def test_what_the_store_no_longer_holds_counts(monkeypatch: pytest.MonkeyPatch) 
                 nursery.cancel_scope.cancel()
 
     async def run() -> None:
-        async with one_client() as (app, _):
+        async with one_client(limits) as (app, _):
             store = app.broker.context.store
             (queue,) = store.queues.values()
             store.publish([queue], [Message(Envelope("", "q"), bytes(1000))] * 500)

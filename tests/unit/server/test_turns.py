@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 import trio
 
-import amqpstore_server.loop.read_size
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.loop.turn import _MAX_PUMPS
+from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
 from tests.one_client import messages, one_client, wait_for_reads
@@ -45,12 +44,11 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
     monkeypatch.setattr(Broker, "pump", noted)
     # On a busy machine one read may take as long as that of a costly client, who has to wait, or of
     # one that is to be read less at a time.
-    for name in ("_COSTLY_S", "_SMALL_LONG_S"):
-        monkeypatch.setattr(amqpstore_server.loop.read_size, name, 60.0)
+    limits = LOOP_LIMITS._replace(costly_s=60.0, long_small_read_s=60.0)
     consume = methods.BasicConsume(queue="q", consumer_tag="c", no_ack=True)
 
     async def main() -> None:
-        async with one_client() as (app, sock):
+        async with one_client(limits) as (app, sock):
             queue = app.broker.vhost("/").queues["q"]
             app.context.limits = app.context.limits._replace(max_handed_out=1)
 
@@ -91,4 +89,4 @@ def test_a_backlog_is_handed_out_in_one_go_a_turn_however_the_turn_came_about(
 def test_a_turn_hands_out_in_several_goes_what_a_large_read_has_brought(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert max(pumps_a_turn(monkeypatch, is_backlog=False)) == _MAX_PUMPS
+    assert max(pumps_a_turn(monkeypatch, is_backlog=False)) == LOOP_LIMITS.max_pumps
