@@ -316,7 +316,7 @@ def restore(store: Store, *, is_unread: bool) -> None:
     Args: is_unread, whether part of the log could not be read: then the next start decides whether
     a transaction with an empty queue was prepared, and what it locks stays locked.
     """
-    for hidden_id, row in tables.PREPARED.read(store.definitions).items():
+    for hidden_id, row in tables.PREPARED.read(store.definitions.rows).items():
         hidden = store.queues[hidden_id]
         is_empty = not (hidden.ready_count or hidden.quarantined.count or hidden.unreadable_count)
         if is_empty and (row.purged or not is_unread):

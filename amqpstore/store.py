@@ -83,9 +83,10 @@ class Store(ClosableStore):
     messages, and of purges in `purged`, under the same ids: see `is_hidden`. `next_queue_id` is the
     id of the next queue. `stored` reads the messages of runs that are on disk; `enqueues` and
     `withdrawals` are how messages enter queues and leave them. `memory` and `space` are what its
-    messages may take of the machine's memory and of the disk; `statistics` says what there is,
-    `measures` what its work took, and `provenance` what the log has of one message. `clock` is the
-    one passed to `open`; `store_id` tells it from every other store.
+    messages may take of the machine's memory and of the disk; `definitions` are the rows that its
+    owner keeps in the catalog. `statistics` says what there is, `measures` what its work took, and
+    `provenance` what the log has of one message. `clock` is the one passed to `open`; `store_id`
+    tells it from every other store.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class Store(ClosableStore):
             spares=self._spares,
         )
         self._state = OpenState(backing.directory, self._log)
-        self._definitions = GroupedDefinitions(
+        self.definitions = GroupedDefinitions(
             *(backing.directory, backing.catalog, self._log, space, self._state),
             committed=self._maintenance.defined,
         )
@@ -202,33 +203,7 @@ class Store(ClosableStore):
             on_error.pop_all()
         return store
 
-    # Definitions: durable on return, unless they are grouped.
-
-    def group_definitions(self) -> None:
-        """Have definitions wait for `commit_definitions`: many of them cost one commit.
-
-        They take effect in memory at once, but are durable only after that call; promise nothing
-        about them before. Little may happen in between. While the disk is nearly full nothing
-        waits, so that what does not fit is refused.
-        """
-        self._definitions.begin_group()
-
-    def commit_definitions(self) -> None:
-        """Commit the definitions since `group_definitions`, all of them or, after a crash, none.
-
-        Raises: DurabilityError.
-        """
-        self._definitions.end_group()
-
-    def definitions(self, table: str) -> dict[str, Value]:
-        """Return all rows of one of the catalog's tables of definitions, by key."""
-        return self._definitions.rows(table)
-
-    def define(self, changes: Sequence[Change]) -> None:
-        """Change definitions, atomically. Raises: DiskFullError (nothing is changed),
-        DurabilityError.
-        """
-        self._definitions.define(changes)
+    # Queues: durable on return, unless definitions are grouped.
 
     def create_queue(
         self, definition: Value, *, durable: bool = True, changes: Sequence[Change] = ()
@@ -244,9 +219,9 @@ class Store(ClosableStore):
             # catalog does not have. The counter goes with it, as an id in the log must never be
             # given again.
             counter = StoreRows(next_queue_id=self.next_queue_id).changes()
-            self._definitions.define([*counter, tables.QUEUES.put(queue.id, definition), *changes])
+            self.definitions.define([*counter, tables.QUEUES.put(queue.id, definition), *changes])
         else:
-            self._definitions.define(changes)
+            self.definitions.define(changes)
         self.queues[queue.id] = queue
         if durable:
             self._maintenance.checkpoints.created.append(queue.id)
@@ -267,7 +242,7 @@ class Store(ClosableStore):
         rows = [tables.QUEUES.remove(one.id) for one in queues if one.durable]
         # The rows first: after a crash from here on the messages belong to no queue, and recovery
         # and the next checkpoints release them. The log is told nothing.
-        self._definitions.define([*rows, *changes])
+        self.definitions.define([*rows, *changes])
         for purged in ending:
             del self.purged[purged.hidden.id]
         for gone in queues:
@@ -595,8 +570,8 @@ class Store(ClosableStore):
         """
         self._state.check()
         SPARE.fill()
-        if self._definitions.waiting:
-            self._definitions.commit_group()
+        if self.definitions.waiting:
+            self.definitions.commit_group()
         if self._disposal.runs or self._disposal.lists:
             self._disposal.free()
         if self._unacked.has_deleted or self._unacked.suspects:
@@ -626,7 +601,7 @@ class Store(ClosableStore):
         Raises: DurabilityError; OSError, if it could not be made and can be tried again.
         """
         self._state.check()
-        self._definitions.commit_group()
+        self.definitions.commit_group()
         with self._state.working():
             self._maintenance.checkpoint()
 
@@ -660,7 +635,7 @@ class Store(ClosableStore):
             with contextlib.suppress(DiskFullError):
                 # Last, as a noted end tells the next start that nothing before it can be torn. On a
                 # full disk the next start finds the end of the log by itself.
-                self._definitions.commit(
+                self.definitions.commit(
                     [tables.SEGMENT_ENDS.put(segment.number, SegmentEndRow(segment.size))]
                 )
 

@@ -18,7 +18,12 @@ from amqpstore.log.space import Space, is_no_space
 
 
 class GroupedDefinitions:
-    """The definitions in the catalog of one store. Args: committed, is called after each commit."""
+    """The definitions in the catalog of one store, each durable on return unless they are grouped.
+
+    Nothing else commits them, so their order in the catalog is the order in which they took effect.
+    A queue that `waiting` defines is in the catalog before the log names it on disk: `commit_group`
+    runs before the open batch is sealed. Args: committed, is called after each commit.
+    """
 
     def __init__(
         self,
@@ -40,26 +45,35 @@ class GroupedDefinitions:
         """Changes that were defined in the group and are not committed yet."""
 
     def begin_group(self) -> None:
-        """Have definitions wait for `end_group`."""
+        """Have definitions wait for `end_group`: many of them cost one commit.
+
+        They take effect in memory at once, but are durable only after that call; promise nothing
+        about them before. Little may happen in between. While the disk is nearly full nothing
+        waits, so that what does not fit is refused.
+        """
         self._is_grouping = True
 
     def end_group(self) -> None:
-        """Commit the group, and each further definition at once. Raises: as `commit_group`."""
+        """Commit the group, all of it or, after a crash, none; each further definition is committed
+        at once. Raises: as `commit_group`.
+        """
         self._is_grouping = False
         self.commit_group()
 
     def rows(self, table: str) -> dict[str, Value]:
-        """Return the rows of one table, by key. Raises: as `commit_group`."""
+        """Return all rows of one of the catalog's tables, by key. Raises: as `commit_group`."""
         self.commit_group()
         return self._catalog.rows(table)
 
     def define(self, changes: Sequence[Change]) -> None:
-        """Commit definitions, or add them to the group. Raises: as `commit`."""
+        """Change definitions, atomically: now, or with the group. Raises: as `commit`."""
         self._state.check()
         if self._is_grouping and not self._space.is_low:
             for change in changes:
                 check_change(change)
             self.waiting += changes
+            # A batch that names a queue of the group must not be on disk before its row: recovery
+            # drops operations on a queue that the catalog does not have.
             self._log.before_seal = self.commit_group
         else:
             self.commit(changes)

@@ -103,7 +103,7 @@ class Queues:
 
 def _check_owner(store: Store, queues: list[Queue]) -> None:
     found = None
-    if store.definitions("vhosts"):
+    if store.definitions.rows("vhosts"):
         found = "it has virtual hosts, as a broker's store has"
     for queue in queues:
         definition: Any = queue.definition

@@ -79,7 +79,7 @@ class Client:
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     with Store.open(str(tmp_path / "store")) as store:
-        store.define([Change("permissions", name_key("guest", "/"), ALL)])
+        store.definitions.define([Change("permissions", name_key("guest", "/"), ALL)])
         context = BrokerContext(store, store.clock, lambda: 0.0, lambda: "name", EXCHANGE_TYPES)
         yield Client(Broker(context))
 

@@ -447,7 +447,7 @@ def what_is_committed_is_in_doubt_again(patch: pytest.MonkeyPatch) -> None:
 def what_is_prepared_is_gone_after_a_restart(patch: pytest.MonkeyPatch) -> None:
     def restore(store: Store, *, is_unread: bool) -> None:
         assert not is_unread
-        for key in store.definitions("prepared"):
+        for key in store.definitions.rows("prepared"):
             amqpstore.prepared._remove(store, store.queues[int(key)])
 
     patch.setattr("amqpstore.store.restore", restore)

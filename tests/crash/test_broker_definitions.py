@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from amqpstore import Store
+from amqpstore.log.grouped_definitions import GroupedDefinitions
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
@@ -177,5 +177,5 @@ def test_definitions_of_one_read_are_one_commit() -> None:
 
 def test_a_broker_that_answers_before_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows wait for the next batch."""
-    monkeypatch.setattr(Store, "commit_definitions", lambda _store: None)
+    monkeypatch.setattr(GroupedDefinitions, "end_group", lambda _definitions: None)
     assert faults() != []

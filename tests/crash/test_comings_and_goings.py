@@ -119,7 +119,7 @@ class Administered:
 
     def rows(self) -> dict[str, list[str]]:
         """The keys in the catalog of what an operator makes."""
-        return {table: sorted(self.broker.store.definitions(table)) for table in TABLES}
+        return {table: sorted(self.broker.store.definitions.rows(table)) for table in TABLES}
 
     def files(self) -> dict[str, int]:
         """All files, by path, with their sizes; not the catalog's own."""

@@ -299,7 +299,7 @@ def test_acks_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None:
     outside.finish_sync()
     disk.rot(is_rotten=True)
     outside.checkpoint()
-    assert outside.store.definitions("index").popitem()[1]["postponed"] == [[1, 3], [4, 5]]
+    assert outside.store.definitions.rows("index").popitem()[1]["postponed"] == [[1, 3], [4, 5]]
     outside.kill()
     disk.rot(is_rotten=False)
     outside.open()
@@ -332,7 +332,7 @@ def test_deliveries_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None
     outside.begin_sync()
     outside.finish_sync()
     outside.checkpoint()
-    (row,) = outside.store.definitions("index").values()
+    (row,) = outside.store.definitions.rows("index").values()
     assert row["postponed_deliveries"] == [[1, 2, 2], [2, 4, 1]]
     outside.kill()
     outside.open()
@@ -343,7 +343,7 @@ def test_deliveries_hold_that_had_to_wait_for_an_index_file_to_be_read() -> None
     disk.rot(is_rotten=False)
     outside.open()
     outside.checkpoint()
-    rows = [*outside.store.definitions("index").values()]
+    rows = [*outside.store.definitions.rows("index").values()]
     assert {1: 1, 0: 2} in [row["delivered"] for row in rows]
     assert not any(row["postponed_deliveries"] for row in rows)
     outside.kill()

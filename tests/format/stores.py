@@ -27,7 +27,7 @@ def written_store(scratch: str) -> str:
     )
     with Store.open(directory, options=options, worker=InlineWorker()) as store:
         queue = store.create_queue({"name": "orders"})
-        store.define([Change("vhosts", "/", {})])
+        store.definitions.define([Change("vhosts", "/", {})])
         for batch in range(5):
             bodies = [
                 b'{"order": %d, "customer": "customer number %d", "state": "new"}'

@@ -109,17 +109,17 @@ def test_any_file_is_taken_or_changes_nothing(tmp_path: Path, key: str) -> None:
     file = tmp_path / "definitions.json"
     for content in odd_files(key):
         file.write_bytes(content)
-        before = {table: simulated.store.definitions(table) for table in TABLES}
+        before = {table: simulated.store.definitions.rows(table) for table in TABLES}
         try:
             definitions = load(str(file))
             rows = {one.name: users.imported(b"", "") for one in definitions.users}
             list(apply_definitions(definitions, simulated.broker, users, rows))
         except DefinitionsError:
-            assert before == {table: simulated.store.definitions(table) for table in TABLES}
+            assert before == {table: simulated.store.definitions.rows(table) for table in TABLES}
     # What was taken is restored.
-    counts = {table: len(simulated.store.definitions(table)) for table in TABLES}
+    counts = {table: len(simulated.store.definitions.rows(table)) for table in TABLES}
     simulated.restart()
-    assert counts == {table: len(simulated.store.definitions(table)) for table in TABLES}
+    assert counts == {table: len(simulated.store.definitions.rows(table)) for table in TABLES}
 
 
 def test_all_is_one_commit(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_all_is_one_commit(tmp_path: Path) -> None:
     with simulated.commits() as commits:
         list(apply_definitions(load(str(file)), simulated.broker, users, rows))
     assert len(commits) == 1
-    counts = {table: len(simulated.store.definitions(table)) for table in TABLES}
+    counts = {table: len(simulated.store.definitions.rows(table)) for table in TABLES}
     assert counts == {"vhosts": 2, "users": 1, "permissions": 1, "policies": 2}
 
 

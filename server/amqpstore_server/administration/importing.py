@@ -101,9 +101,9 @@ def apply_definitions(
     is_done = False
     while not is_done:
         broker.context.work["definitions"] = None
-        store.group_definitions()
+        store.definitions.begin_group()
         some = list(islice(each, at_once))
-        store.commit_definitions()
+        store.definitions.end_group()
         is_done = len(some) < at_once
         yield
     return left_out

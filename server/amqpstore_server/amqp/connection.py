@@ -525,7 +525,7 @@ class AmqpConnection:
         context.work[method.name] = None
         if was_defining or method.class_id not in _DEFINING:
             return was_defining
-        context.store.group_definitions()
+        context.store.definitions.begin_group()
         return True
 
     def _event(self, event: Event | Unfinished, published: set[AmqpChannel], now: float) -> None:

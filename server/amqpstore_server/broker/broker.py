@@ -71,10 +71,10 @@ class Broker:
         self._past_departures = Departures()
         """The counts of virtual hosts that were deleted."""
         store = context.store
-        names = store.definitions("vhosts")
+        names = store.definitions.rows("vhosts")
         if not names:
             _check_owner(store)
-            store.define([Change("vhosts", DEFAULT_VHOST, {})])
+            store.definitions.define([Change("vhosts", DEFAULT_VHOST, {})])
             names = {DEFAULT_VHOST: {}}
         for name, row in names.items():
             is_deleted = isinstance(row, dict) and _DELETED in row
@@ -97,7 +97,7 @@ class Broker:
         }
         if changes := leftovers(store, loose):
             _log.info("bindings of deleted names removed", extra={"count": len(changes)})
-            store.define(changes)
+            store.definitions.define(changes)
         # Limits can drop messages only now, when dead-letter exchanges and their queues exist.
         for vhost in self.vhosts.values():
             vhost.policy_settings.apply()
@@ -155,7 +155,7 @@ class Broker:
     def _store_vhost(self, vhost: VirtualHost, **changed: Any) -> None:
         row = {"limits": dict(vhost.limits), "metadata": dict(vhost.metadata), **changed}
         row = {key: value for key, value in row.items() if value}
-        self.context.store.define([Change("vhosts", vhost.name, row)])
+        self.context.store.definitions.define([Change("vhosts", vhost.name, row)])
 
     def counters(self) -> ChannelCounters:
         """Return what has passed through all channels since the start."""
@@ -355,7 +355,7 @@ class Broker:
         for (name, is_operator), policies in defined.policies.items():
             known = Policies(name) if name in new else self.vhosts[name].policies
             changes += known.changes(policies, operator=is_operator)
-        self.context.store.define([*changes, *others])
+        self.context.store.definitions.define([*changes, *others])
         self._have_permissions(rows)
         # Taken now: a virtual host may be deleted between two steps.
         changed = [
@@ -423,7 +423,7 @@ class Broker:
         changes += [Change("permissions", key, None) for key in rows]
         for is_operator in (False, True):
             changes += vhost.policies.changes([], operator=is_operator)
-        self.context.store.define(changes)
+        self.context.store.definitions.define(changes)
         self.deleted[name] = self.vhosts.pop(name)
         self._have_permissions(rows)
         for key in rows:
@@ -433,7 +433,7 @@ class Broker:
         """Remove what is in a virtual host of `deleted`, in steps, and then its name."""
         yield from deleting_all(self.deleted[name])
         # Last: a crash before it leaves the mark, with which the next start goes on.
-        self.context.store.define([Change("vhosts", name, None)])
+        self.context.store.definitions.define([Change("vhosts", name, None)])
         self._past.add(self.deleted[name].counters)
         self._past_departures.add(self.deleted[name].departures)
         del self.deleted[name]

@@ -78,7 +78,7 @@ class Users:
         self._refused: dict[bytes, dict[str, Any] | None] = {}
         """By the digest of a wrong login, the user's row at that time."""
         self._rows: dict[str, dict[str, Any]] = dict(rows_of(store, "users"))
-        self._is_empty = not store.definitions("users")
+        self._is_empty = not store.definitions.rows("users")
         self._nobody = ""
 
     @property
@@ -90,7 +90,7 @@ class Users:
         """Define a user with a hash, made by `hashed` or `imported`, and `tags`. Durable on
         return.
         """
-        self._store.define(self.changes({user: row}))
+        self._store.definitions.define(self.changes({user: row}))
         self.have({user: row})
 
     @staticmethod
@@ -230,7 +230,7 @@ class Users:
         if row is None or row is not self._rows.get(user):
             return
         try:
-            self._store.define(self.changes({user: new}))
+            self._store.definitions.define(self.changes({user: new}))
         except DiskFullError:
             return  # at the next login, then
         self._rows[user] = new

@@ -147,7 +147,7 @@ class Turn:
         meanwhile either, so it counts as part of their reads.
         """
         began_s = time.perf_counter()
-        self._broker.context.store.commit_definitions()
+        self._broker.context.store.definitions.end_group()
         took_s = time.perf_counter() - began_s
         self._sockets.charge(took_s)
         definers, self._definers = self._definers, []

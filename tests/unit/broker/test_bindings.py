@@ -65,7 +65,7 @@ def test_they_go_in_one_commit(simulated: SimulatedBroker) -> None:
     assert len(commits) == 1
     simulated.crash()
     assert left(simulated) == []
-    assert simulated.store.definitions("bindings") == {}
+    assert simulated.store.definitions.rows("bindings") == {}
 
 
 def test_a_circle_of_auto_delete_exchanges(simulated: SimulatedBroker) -> None:
@@ -78,7 +78,7 @@ def test_a_circle_of_auto_delete_exchanges(simulated: SimulatedBroker) -> None:
     assert left(simulated) == []
     simulated.restart()
     assert left(simulated) == []
-    assert simulated.store.definitions("bindings") == {}
+    assert simulated.store.definitions.rows("bindings") == {}
 
 
 def test_an_exchange_with_a_binding_left_stays(simulated: SimulatedBroker) -> None:

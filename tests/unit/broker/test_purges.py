@@ -90,7 +90,7 @@ def test_when_the_time_is_up_the_messages_are_gone(
     assert len(broker.store.purged) == 1
     broker.pass_time(1)
     assert not broker.store.purged
-    assert not broker.store.definitions("prepared")
+    assert not broker.store.definitions.rows("prepared")
     with pytest.raises(AdministrationError, match="can be undone"):
         operator.undoes_purge("orders")
     broker.crash()
@@ -163,7 +163,7 @@ def test_a_deleted_queue_takes_its_purges_with_it(broker: PurgingBroker, client:
     broker.purge("orders")
     broker.vhost.delete_queue(broker.vhost.queue("orders"))
     assert not broker.store.purged
-    assert not broker.store.definitions("prepared")
+    assert not broker.store.definitions.rows("prepared")
     broker.pass_time(60_000)
     broker.restart()
     assert list(broker.store.queues) == []

@@ -75,7 +75,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def rows(simulated: SimulatedBroker) -> int:
     """How many bindings the catalog has."""
-    return len(simulated.store.definitions("bindings"))
+    return len(simulated.store.definitions.rows("bindings"))
 
 
 @pytest.mark.parametrize("delete", DELETES)
@@ -194,7 +194,7 @@ def test_bindings_wait_while_the_disk_is_full(
         raise DiskFullError("disk", 0, 0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulated.store, "define", full)
+        patch.setattr(simulated.store.definitions, "define", full)
         simulated.work()
         assert not simulated.broker.has_work
         with pytest.raises(DiskFullError):

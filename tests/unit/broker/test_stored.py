@@ -75,13 +75,13 @@ def test_a_row_that_cannot_be_used_is_left_out(
     simulated.queue("orders")
     simulated.exchange("news")
     simulated.bind("news", "orders")
-    simulated.store.define([Change(table, "key", row)])
+    simulated.store.definitions.define([Change(table, "key", row)])
     with caplog.at_level(logging.ERROR):
         simulated.restart()
         Users(simulated.store)
     (record,) = [one for one in caplog.records if one.msg == "definition left out"]
     assert (record.__dict__["table"], record.__dict__["key"]) == (table, "key")
-    assert repr(simulated.store.definitions(table)["key"]) == repr(row)
+    assert repr(simulated.store.definitions.rows(table)["key"]) == repr(row)
     Client(simulated).publish("news", "", "a")
     simulated.settle()
     assert simulated.ready("orders") == ["a"]
@@ -152,7 +152,7 @@ def test_a_branch_that_nobody_can_name_stays_prepared(label: Any) -> None:
 def test_users_who_cannot_be_used_do_not_let_the_default_user_in() -> None:
     simulated = SimulatedBroker()
     assert Users(simulated.store).is_empty
-    simulated.store.define([Change("users", "me", 0)])
+    simulated.store.definitions.define([Change("users", "me", 0)])
     users = Users(simulated.store)
     assert not users.is_empty
     assert not users.check("me", b"")

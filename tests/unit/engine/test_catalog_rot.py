@@ -39,8 +39,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     options = Options(segment_bytes=2000, reserve_bytes=0)
     with Store.open(directory, options=options, worker=InlineWorker()) as store:
         queues = [store.create_queue({"name": name, "vhost": "/"}) for name in ("orders", "audit")]
-        store.define([Change("vhosts", "/", {}), Change("users", "big", {"of": "x" * 9000})])
-        store.define(
+        store.definitions.define(
+            [Change("vhosts", "/", {}), Change("users", "big", {"of": "x" * 9000})]
+        )
+        store.definitions.define(
             [Change("bindings", f"{number:032}", {"queue": "audit"}) for number in range(120)]
         )
         for number in range(6):

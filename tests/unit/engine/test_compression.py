@@ -116,7 +116,7 @@ def test_compaction_compresses_what_was_not(tmp_path: Path, options: Options) ->
     after = segment_bytes(tmp_path)
     assert after < before * 0.8
     if options.train_dictionary:
-        assert len(store.definitions("dictionaries")) == 1
+        assert len(store.definitions.rows("dictionaries")) == 1
     store.close()
     for reopened in (options, OFF):
         store = open_store(tmp_path, reopened)

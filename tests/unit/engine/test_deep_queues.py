@@ -127,7 +127,7 @@ def test_a_very_deep_queue_is_let_go_of_by_several_checkpoints(disk: Disk, resta
         if restarts:
             store, other = reopened(disk, store)
     assert numbers(drain(store, other)) == [*range(FILES * A_FILE)]
-    assert len(store.definitions("heads")) == 1
+    assert len(store.definitions.rows("heads")) == 1
     store.abandon()
 
 

@@ -72,7 +72,7 @@ def test_any_shorter_file_is_found(directory: str) -> None:
 def test_a_close_leaves_a_copy_of_what_is_defined(tmp_path: object) -> None:
     directory = os.path.join(str(tmp_path), "store")
     with Store.open(directory) as store:
-        store.define([Change("vhosts", "/", {})])
+        store.definitions.define([Change("vhosts", "/", {})])
         queue = store.create_queue({"name": "orders"})
         store.create_queue({"name": "not durable"}, durable=False)
     copy = read_copy(OsFiles(), directory)

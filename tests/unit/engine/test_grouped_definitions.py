@@ -44,25 +44,25 @@ def disk() -> Iterator[Disk]:
 
 def test_a_group_is_one_commit(disk: Disk) -> None:
     store = disk.store
-    store.group_definitions()
+    store.definitions.begin_group()
     queues = [store.create_queue({"number": number}) for number in range(3)]
     store.delete_queue(queues[0])
-    store.define(DEFINED)
+    store.definitions.define(DEFINED)
     assert disk.commits == 0
-    store.commit_definitions()
+    store.definitions.end_group()
     assert disk.commits == 1
     store.create_queue({})
     assert disk.commits == 2, "after the group each is committed at once"
     store.abandon()
     store = open_store(DIRECTORY, disk.files, OPTIONS)
     assert sorted(store.queues) == [2, 3, 4]
-    assert store.definitions("vhosts") == {"/": {}}
+    assert store.definitions.rows("vhosts") == {"/": {}}
     store.abandon()
 
 
 def test_the_rows_are_durable_before_the_log_names_their_queue(disk: Disk) -> None:
     store = disk.store
-    store.group_definitions()
+    store.definitions.begin_group()
     queue = store.create_queue({})
     store.publish([queue], [Message(ENVELOPE, b"body")])
     batch = store.log.seal(0)
@@ -71,22 +71,22 @@ def test_the_rows_are_durable_before_the_log_names_their_queue(disk: Disk) -> No
     store.log.write(batch)
     kinds = [type(one) for one in disk.done]
     assert kinds.index(CatalogCommit) < kinds.index(Write)
-    store.commit_definitions()
+    store.definitions.end_group()
     assert disk.commits == 1
 
 
 def test_what_is_read_from_the_catalog_has_the_group(disk: Disk) -> None:
-    disk.store.group_definitions()
-    disk.store.define(DEFINED)
-    assert disk.store.definitions("vhosts") == {"/": {}}
+    disk.store.definitions.begin_group()
+    disk.store.definitions.define(DEFINED)
+    assert disk.store.definitions.rows("vhosts") == {"/": {}}
 
 
 def test_what_cannot_be_stored_is_refused_at_once(disk: Disk) -> None:
     store = disk.store
-    store.group_definitions()
+    store.definitions.begin_group()
     with pytest.raises(TypeError):
-        store.define([Change("vhosts", "/", {"object": object()})])
-    store.commit_definitions()
+        store.definitions.define([Change("vhosts", "/", {"object": object()})])
+    store.definitions.end_group()
     assert disk.commits == 0
 
 
@@ -106,10 +106,10 @@ def fails(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 
 def test_a_group_may_use_the_reserve(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     store = disk.store
-    store.group_definitions()
+    store.definitions.begin_group()
     store.create_queue({})
     fails(monkeypatch, 1)
-    store.commit_definitions()
+    store.definitions.end_group()
     assert disk.commits == 1
 
 
@@ -117,11 +117,11 @@ def test_a_group_that_fits_nowhere_ends_all_writing(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = disk.store
-    store.group_definitions()
+    store.definitions.begin_group()
     store.create_queue({})
     fails(monkeypatch, 2)
     with pytest.raises(DurabilityError):
-        store.commit_definitions()
+        store.definitions.end_group()
     assert store.failure
 
 
@@ -131,7 +131,7 @@ def test_on_a_disk_that_is_nearly_full_nothing_waits(
     store = disk.store
     monkeypatch.setattr(store.space, "is_low", True)
     fails(monkeypatch, 1)
-    store.group_definitions()
+    store.definitions.begin_group()
     with pytest.raises(DiskFullError):
         store.create_queue({})
     assert store.queues == {}

@@ -71,7 +71,7 @@ def test_a_commit_places_and_acks_whatever_happened_before(disk: Disk, restarts:
     store.sync()
     for _ in range(2):
         assert not store.prepared
-        assert not store.definitions("prepared")
+        assert not store.definitions.rows("prepared")
         assert len(store.queues) == 2
         run = store.take(queue_named(store, "target"), 9)
         assert isinstance(run, Run)

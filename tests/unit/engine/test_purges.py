@@ -64,7 +64,7 @@ def test_an_undo_brings_everything_back_in_its_place(disk: Disk, restarts: str) 
         store.requeue(queue, unacked)
     assert only(store).undo() == 97
     assert not store.purged
-    assert not store.definitions("prepared")
+    assert not store.definitions.rows("prepared")
     run = store.take(queue, 1, first_sequence=4)
     assert isinstance(run, Run)
     assert run.delivery_count == 1
@@ -93,7 +93,7 @@ def test_the_end_of_it_frees_what_was_purged(disk: Disk, restarts: str) -> None:
     store.sync()
     store.checkpoint()
     assert list(Path(disk.directory, INDEX).iterdir()) == []
-    assert not store.definitions("prepared")
+    assert not store.definitions.rows("prepared")
     store, queue = restarted(disk, store, crashes=True)
     assert queue.ready_count == 0
     assert len(store.queues) == 1
@@ -146,7 +146,7 @@ def test_a_deleted_queue_takes_its_purges_with_it(disk: Disk) -> None:
     store.abandon()
     store = disk.open()
     assert [one.definition for one in store.queues.values()] == ["other"]
-    assert not store.definitions("prepared")
+    assert not store.definitions.rows("prepared")
     store.close()
 
 

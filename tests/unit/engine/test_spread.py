@@ -141,7 +141,7 @@ def test_a_message_is_kept_while_any_of_its_queues_has_it(disk: Disk) -> None:
     consumed(store, queues["b"])
     store.sync()
     store.checkpoint()
-    rows = tables.SEGMENTS.read(store.definitions).values()
+    rows = tables.SEGMENTS.read(store.definitions.rows).values()
     live_bytes = sum(map(record_bytes, messages(*expected["a"])))
     assert [(row.live_count, row.live_bytes) for row in rows] == [(len(expected["a"]), live_bytes)]
     list(store.compact())

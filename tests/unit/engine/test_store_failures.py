@@ -60,7 +60,7 @@ def test_a_store_whose_sync_failed_refuses_further_promises(
     with pytest.raises(StoreClosedError):
         store.sync()
     with pytest.raises(StoreClosedError):
-        store.define([Change("users", "guest", {})])
+        store.definitions.define([Change("users", "guest", {})])
     with pytest.raises(StoreClosedError):
         store.create_queue("new")
     with pytest.raises(StoreClosedError):
@@ -150,7 +150,7 @@ class FailingCatalog(RowsCatalog):
 
 def test_a_queue_whose_row_could_not_be_committed_is_not_there(disk: Disk) -> None:
     store = disk.open()
-    store._definitions._catalog = FailingCatalog()
+    store.definitions._catalog = FailingCatalog()
     with pytest.raises(DurabilityError):
         store.create_queue("q")
     assert store.queues == {}
@@ -161,7 +161,7 @@ def test_a_queue_that_could_not_be_deleted_is_still_there(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
     store.publish([queue], messages(b"one"))
-    store._definitions._catalog = FailingCatalog()
+    store.definitions._catalog = FailingCatalog()
     with pytest.raises(DurabilityError):
         store.delete_queue(queue)
     assert store.queues == {queue.id: queue}

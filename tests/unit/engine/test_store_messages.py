@@ -171,21 +171,21 @@ def test_definitions_that_come_with_a_queue_hold_with_it(disk: Disk) -> None:
         bound = Change("bindings", "b", {"queue": "q"})
         queue = store.create_queue("q", changes=[bound])
         passing = store.create_queue("p", durable=False, changes=[Change("users", "u", {})])
-        assert store.definitions("bindings") == {"b": {"queue": "q"}}
-        assert store.definitions("users") == {"u": {}}
+        assert store.definitions.rows("bindings") == {"b": {"queue": "q"}}
+        assert store.definitions.rows("users") == {"u": {}}
         store.delete_queue(queue, changes=[Change("bindings", "b", None)])
         store.delete_queue(passing, changes=[Change("users", "u", None)])
-        assert store.definitions("bindings") == store.definitions("users") == {}
+        assert store.definitions.rows("bindings") == store.definitions.rows("users") == {}
 
 
 def test_definitions_are_durable_when_define_returns(disk: Disk) -> None:
     store = disk.open()
-    store.define([Change("vhosts", "/", {"a": 1}), Change("users", "guest", {})])
-    store.define([Change("users", "guest", None)])
+    store.definitions.define([Change("vhosts", "/", {"a": 1}), Change("users", "guest", {})])
+    store.definitions.define([Change("users", "guest", None)])
     store.abandon()
     store = disk.open()
-    assert store.definitions("vhosts") == {"/": {"a": 1}}
-    assert store.definitions("users") == {}
+    assert store.definitions.rows("vhosts") == {"/": {"a": 1}}
+    assert store.definitions.rows("users") == {}
     store.abandon()
 
 

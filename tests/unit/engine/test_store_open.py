@@ -241,7 +241,7 @@ def test_nothing_is_changed_when_the_catalog_is_missing(store_directory: str) ->
 def test_a_missing_catalog_is_damage_when_there_are_no_segments_yet(directory: str) -> None:
     with Store.open(directory) as store:
         store.create_queue("q")
-        store.define([Change("users", "guest", {})])
+        store.definitions.define([Change("users", "guest", {})])
     os.remove(os.path.join(directory, "catalog", "data.mdb"))
     with pytest.raises(DamageError):
         Store.open(directory).abandon()
@@ -274,7 +274,7 @@ def test_a_closed_store_refuses_what_would_be_lost(store_directory: str) -> None
     with pytest.raises(StoreClosedError):
         store.delete_queue(queue)
     with pytest.raises(StoreClosedError):
-        store.define([Change("users", "guest", {})])
+        store.definitions.define([Change("users", "guest", {})])
     with pytest.raises(StoreClosedError):
         store.sync()
 

@@ -542,7 +542,7 @@ def test_queues_are_deleted_in_one_commit(disk: Disk) -> None:
     store.close()
     store = disk.open()
     assert [queue.definition for queue in store.queues.values()] == ["two"]
-    assert store.definitions("vhosts") == {"/": {}}
+    assert store.definitions.rows("vhosts") == {"/": {}}
     assert drain(store, queue_named(store, "two")) == [b"1"]
     store.abandon()
 

@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> str:
     """
     directory = str(tmp_path / "data")
     with Store.open(directory) as store:
-        store.define([Change("vhosts", "/", {})])
+        store.definitions.define([Change("vhosts", "/", {})])
         queue = store.create_queue(ORDERS)
         store.publish([queue], messages(*[b"%d" % number for number in range(40)]))
         store.sync()

@@ -37,7 +37,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A broker's store with something of every name."""
     directory = make_busy(str(tmp_path_factory.mktemp("kinds") / "store"))
     with open_store(directory) as store:
-        store.define([Change("vhosts", "/", {})])
+        store.definitions.define([Change("vhosts", "/", {})])
     for folder in ("quarantine", "trails", "transient", "kept"):
         Path(directory, folder).mkdir(exist_ok=True)
     return directory

@@ -47,7 +47,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     path = tmp_path_factory.mktemp("catalogs") / "store"
     store = Store.open(str(path), options=OPTIONS, worker=InlineWorker())
-    store.define([Change("vhosts", "shop", {})])
+    store.definitions.define([Change("vhosts", "shop", {})])
     names = ({"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "c", "level": 3})
     queues = [store.create_queue({"vhost": "shop", **name}) for name in names]
     for number in range(60):

@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     options = Options(segment_bytes=1 << 12, reserve_bytes=0)
     with Store.open(str(path), options=options, worker=InlineWorker()) as opened:
-        opened.define([Change("vhosts", "shop", {})])
+        opened.definitions.define([Change("vhosts", "shop", {})])
         queues = [opened.create_queue({"vhost": "shop", "name": name}) for name in NAMES]
         for number in range(COUNT):
             for queue in queues:

@@ -68,7 +68,7 @@ def test_a_plan_combines_the_levels_of_a_queue_with_priorities(
         ("other", {}),
     )
     with Store.open(directory, worker=InlineWorker()) as store:
-        store.define([Change("vhosts", vhost, {}) for vhost in ("/", "other")])
+        store.definitions.define([Change("vhosts", vhost, {}) for vhost in ("/", "other")])
         for vhost, more in names:
             queue = store.create_queue({"vhost": vhost, "name": "prio", **more})
             store.publish([queue], [Message(Envelope("", "prio"), b"message")] * 2)
@@ -211,13 +211,13 @@ def test_queues_keep_their_names_without_the_catalog(tmp_path: Path) -> None:
     assert survivors(directory).keys() == before.keys()
     assert [queue["is_recovered"] for queue in plan.queues] == [False]
     with Store.open(directory) as store:
-        assert store.definitions("vhosts") == {"/": {}}
+        assert store.definitions.rows("vhosts") == {"/": {}}
 
 
 def publish_to_new(directory: str) -> None:
 
     with Store.open(directory) as store:
-        store.define([Change("vhosts", "/", {})])
+        store.definitions.define([Change("vhosts", "/", {})])
         store.create_queue({"vhost": "/", "name": "orders", "auto_delete": False, "arguments": {}})
     publish(directory)
 

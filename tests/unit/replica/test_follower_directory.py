@@ -50,7 +50,7 @@ def put_term(directory: str, term: int) -> None:
 def replicate(store: Store, follower: FollowerStore) -> None:
     """Publish and ack over some segments, on both."""
     queues = [store.create_queue({"name": name}) for name in ("orders", "slow")]
-    shipped = {table: store.definitions(table) for table in SHIPPED}
+    shipped = {table: store.definitions.rows(table) for table in SHIPPED}
     follower.replace_definitions(1, store.next_queue_id, shipped)
     for number in range(40):
         store.publish(queues[: 1 + number % 2], [Message(ENVELOPE, bytes([number]) * 200)])

@@ -199,7 +199,7 @@ def test_a_leader_that_was_deposed_writes_nothing_more(led: Led) -> None:
 def test_definitions_are_shipped_in_order_and_waited_for(led: Led) -> None:
     told: list[str] = []
     led.store.create_queue("orders")
-    led.store.define([Change("vhosts", "/", {"a": 1})])
+    led.store.definitions.define([Change("vhosts", "/", {"a": 1})])
     assert [one.number for one in led.leads.defined] == [2, 3]
     assert decode_changes(led.leads.defined[1].content) == [Change("vhosts", "/", {"a": 1})]
     led.companion.committed(led.leads.defined[0].seq)
@@ -228,7 +228,7 @@ def test_a_store_without_definitions_has_a_snapshot_that_followers_can_store(led
 
 def test_a_snapshot_has_all_that_was_shipped_under_its_number(led: Led) -> None:
     led.store.create_queue("orders")
-    led.store.define([Change("vhosts", "/", {"a": 1})])
+    led.store.definitions.define([Change("vhosts", "/", {"a": 1})])
     snapshot = led.companion.snapshot()
     found = decode_tables(snapshot.content)
     assert snapshot.number == 3

@@ -41,7 +41,8 @@ class Leads:
         self.asked_for: list[float] = []
         """In how many seconds another round is to come, each time one was asked for."""
         self.may_send = True
-        store = SimpleNamespace(commit_definitions=lambda: None, free_memory=lambda: False)
+        definitions = SimpleNamespace(end_group=lambda: None)
+        store = SimpleNamespace(definitions=definitions, free_memory=lambda: False)
         self.context: Any = SimpleNamespace(
             store=store,
             probes=SimpleNamespace(is_due=False),

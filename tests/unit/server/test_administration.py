@@ -396,10 +396,10 @@ def rows_of(server: SimulatedServer, vhost: str) -> list[str]:
     found = [
         table
         for table in ("exchanges", "bindings", "policies")
-        for row in store.definitions(table).values()
+        for row in store.definitions.rows(table).values()
         if row["vhost"] == vhost
     ]
-    found += [key for key in store.definitions("permissions") if key.endswith(f"\0{vhost}")]
+    found += [key for key in store.definitions.rows("permissions") if key.endswith(f"\0{vhost}")]
     definitions: list[Any] = [queue.definition for queue in store.queues.values()]
     return found + [one["name"] for one in definitions if one["vhost"] == vhost]
 
@@ -419,7 +419,7 @@ def test_a_deleted_vhost_leaves_nothing_and_is_deleted_in_steps(server: Administ
     assert closed_with(outside) is None
     assert not server.broker.deleted
     assert rows_of(server, "shop") == []
-    assert "shop" not in server.store.definitions("vhosts")
+    assert "shop" not in server.store.definitions.rows("vhosts")
     # The name can be used again, and is empty.
     server.do(server.administration.add_vhost(BY, VirtualHostDefinition(name="shop"), USER))
     assert not server.broker.vhost("shop").queues
@@ -471,7 +471,7 @@ def deleted_on(disk: Any, whole: int) -> str:
         outcome = "rest" if server.broker.deleted else "gone"
         done(Administration(server.broker, Users(server.store)).delete_rest())
         assert rows_of(server, "shop") == []
-        assert list(server.store.definitions("vhosts")) == ["/"]
+        assert list(server.store.definitions.rows("vhosts")) == ["/"]
         return outcome
     finally:
         server.store.abandon()

@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> Paths:
 @pytest.fixture
 def store(path: Paths) -> str:
     with open_store(path("store")) as store:
-        store.define([_vhost()])
+        store.definitions.define([_vhost()])
         orders = queue_of(store, "orders")
         for number in range(20):
             store.publish(
@@ -133,7 +133,7 @@ def test_both_formats_say_the_same(store: str) -> None:
 
 def test_the_levels_of_a_queue_with_priorities_are_one_queue(path: Paths) -> None:
     with open_store(path("store")) as store:
-        store.define([_vhost()])
+        store.definitions.define([_vhost()])
         for more in ({}, {"level": 3}, {"level": 5}):
             queue = store.create_queue({"vhost": "/", "name": "prio", **more})
             store.publish([queue], [Message(Envelope("", "prio", b""), b"x")] * 2)
@@ -155,7 +155,7 @@ def test_the_levels_of_a_queue_with_priorities_are_one_queue(path: Paths) -> Non
 def test_what_is_imported_is_what_was_exported(path: Paths, store: str, format_name: str) -> None:
     content = exported(store, format_name)
     with open_store(path("other")) as other:
-        other.define([_vhost()])
+        other.definitions.define([_vhost()])
         publish(other, "orders", [b"old"])
     imported = import_lines(path("other"), lines(content), create=True)
     assert sum(imported.messages.values()) == 41

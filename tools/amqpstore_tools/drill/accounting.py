@@ -42,7 +42,7 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
     """Check I12: each message that a queue holds is live in one index file, and nothing else is."""
     reader = IndexReader(files, store.directory, _seed(store, files))
     indexed: dict[int, list[tuple[int, int, int]]] = {queue_id: [] for queue_id in store.queues}
-    for (queue_id, number), state in tables.INDEX.read(store.definitions).items():
+    for (queue_id, number), state in tables.INDEX.read(store.definitions.rows).items():
         key = tables.INDEX.key(IndexKey(queue_id, number))
         entries = reader.entries(queue_id, state)
         live = [
@@ -78,7 +78,7 @@ def _segment_faults(store: Store, files: Files) -> Iterator[Fault]:
         message_id for queue in store.queues.values() for _, message_id, _ in _held(queue)
     )
     counted: Counter[int] = Counter()
-    for row in tables.SEGMENTS.read(store.definitions).values():
+    for row in tables.SEGMENTS.read(store.definitions.rows).values():
         account = SegmentAccount.of_row(row)
         sizes = _sizes(store, files, account)
         live = Counter(dict(account.live()))
@@ -127,17 +127,17 @@ def _file_faults(store: Store, files: Files) -> Iterator[Fault]:
     """
     names = files.list_directory(f"{store.directory}/{INDEX}")
     keys = {key for name in names if (key := index_key(name))}
-    rows = tables.INDEX.read_keys(store.definitions)
+    rows = tables.INDEX.read_keys(store.definitions.rows)
     if keys != rows:
         yield "I8", f"index files without a row, or rows without a file: {sorted(keys ^ rows)}"
     names = files.list_directory(f"{store.directory}/{SEGMENTS}")
     numbers = set(segment_numbers(names))
-    segments = tables.SEGMENTS.read_keys(store.definitions)
+    segments = tables.SEGMENTS.read_keys(store.definitions.rows)
     odd = (numbers ^ segments) - {store.log.position.segment}
     if odd:
         yield "I8", f"segments without a row, or rows without a file: {sorted(odd)}"
     for table in (tables.OFFSET_TABLES, tables.SEGMENT_ENDS):
-        unknown = table.read_keys(store.definitions) - segments - numbers
+        unknown = table.read_keys(store.definitions.rows) - segments - numbers
         if unknown:
             yield "I8", f"the catalog's {table.name} of missing segments: {sorted(unknown)}"
 

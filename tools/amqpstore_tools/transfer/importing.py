@@ -117,13 +117,13 @@ class _Import:
         if key in self._queues:
             self._out.messages.setdefault(key.label, 0)
             return
-        if key.vhost is not None and key.vhost not in self._store.definitions("vhosts"):
+        if key.vhost is not None and key.vhost not in self._store.definitions.rows("vhosts"):
             if not self._create:
                 raise TransferError(
                     f"the store has no virtual host {key.vhost!r}. Create it with "
                     "`amqpstore vhosts add`, or use --create."
                 )
-            self._store.define([Change("vhosts", key.vhost, {})])
+            self._store.definitions.define([Change("vhosts", key.vhost, {})])
         is_level = QueueKey(key.vhost, key.name) in self._queues
         if not self._create and not is_level:
             raise TransferError(

@@ -116,7 +116,7 @@ class Deletion:
             if store_queues:
                 context.store.delete_queue(*store_queues, changes=changes)
             elif changes:
-                context.store.define(changes)
+                context.store.definitions.define(changes)
         finally:
             # Nothing knows of the other bindings any more, even if the disk is full.
             self._unbinding.go_on()
@@ -141,11 +141,11 @@ def deleting_all(vhost: DeletingHost) -> Iterator[None]:
     store = vhost.context.store
     while True:
         vhost.context.work["vhost deleted"] = None
-        store.group_definitions()
+        store.definitions.begin_group()
         try:
             is_done = _delete_some(vhost)
         finally:
-            store.commit_definitions()
+            store.definitions.end_group()
         if is_done:
             return
         yield

@@ -210,4 +210,4 @@ class ExchangeDefinitions:
 
 def _define(vhost: ExchangeHost, changes: Sequence[Change]) -> None:
     if changes:
-        vhost.context.store.define(changes)
+        vhost.context.store.definitions.define(changes)

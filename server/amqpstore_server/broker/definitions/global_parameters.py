@@ -29,7 +29,7 @@ class GlobalParameters:
         self._store = store
         self.values: dict[str, Any] = {
             row[_GLOBAL]: row["value"]
-            for row in store.definitions("policies").values()
+            for row in store.definitions.rows("policies").values()
             # Rows that cannot be used are logged with those of policies.
             if isinstance(row, dict) and is_global(row) and not misshapen("policies", row)
         }
@@ -63,7 +63,7 @@ class GlobalParameters:
         Raises: ValueError, TypeError, OverflowError (nothing is changed then).
         """
         self.check(values)
-        self._store.define(
+        self._store.definitions.define(
             [
                 Change(
                     "policies",

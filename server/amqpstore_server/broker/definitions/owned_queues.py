@@ -68,14 +68,14 @@ class OwnedQueues:
         store = self._context.store
         while self._unused:
             self._context.work["unused queues"] = None
-            store.group_definitions()
+            store.definitions.begin_group()
             try:
                 for queue in list(islice(self._unused, _AT_ONCE)):
                     del self._unused[queue]
                     if not queue.is_deleted:
                         called(partial(self._delete, queue))
             finally:
-                store.commit_definitions()
+                store.definitions.end_group()
             yield
 
     def end(self, connection: object) -> None:

@@ -48,7 +48,7 @@ class PolicySettings:
     def define(self, policies: Sequence[Policy], *, operator: bool) -> None:
         """Replace all policies, or all operator policies. Durable on return."""
         if changes := self._policies.changes(policies, operator=operator):
-            self._context.store.define(changes)
+            self._context.store.definitions.define(changes)
         self._policies.have(policies, operator=operator)
         self.apply()
 

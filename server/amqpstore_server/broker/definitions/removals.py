@@ -121,7 +121,7 @@ class Unbinding:
         self._context.work["bindings"] = None
         self._changes = self._changes or self.take()
         if self._changes:
-            self._context.store.define(self._changes)
+            self._context.store.definitions.define(self._changes)
             self._changes = []
         if self.is_done:
             self._removals.unfinished.pop(self, None)
@@ -172,7 +172,7 @@ def leftovers(store: Store, rows: Mapping[str, Mapping[str, Any]]) -> list[Chang
     """
     if not rows:
         return []
-    stored = {("exchange", key) for key in store.definitions("exchanges")}
+    stored = {("exchange", key) for key in store.definitions.rows("exchanges")}
     for number, queue in store.queues.items():
         if store.is_hidden(number):
             continue

@@ -119,7 +119,7 @@ _SHAPES = {
 
 def rows_of(store: Store, table: str) -> Iterator[tuple[str, Any]]:
     """Yield the keys and rows of a table that have the broker's form; others are left out."""
-    for key, row in store.definitions(table).items():
+    for key, row in store.definitions.rows(table).items():
         if is_usable(table, key, row):
             yield key, row
 

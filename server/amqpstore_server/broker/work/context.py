@@ -162,7 +162,7 @@ class BrokerContext:
         if self.joins_reads:
             self.has_definitions = True
         else:
-            self.store.commit_definitions()
+            self.store.definitions.end_group()
 
     def flush_trails(self) -> None:
         """Have what was noted of clients written soon. To be called about once a second."""

@@ -113,7 +113,7 @@ def _work(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
     if store.log.durable_messages:
         text = f"{store.log.durable_messages} operations are not in a checkpoint"
         faults.append(("I13", f"{text} {_QUIET_STEPS} s after the last of them"))
-    rows = tables.SEGMENTS.read(store.definitions).values()
+    rows = tables.SEGMENTS.read(store.definitions.rows).values()
     live = sum(row.live_bytes for row in rows)
     on_disk = sum(one.size for one in store.log.segments)
     if on_disk > 2 * live + _MAX_BYTES:
