@@ -125,6 +125,8 @@ class Log:
         # Held while a file is written to.
         self._writing = threading.Lock()
         self._last_written: Segment | None = None
+        self._last_first_lsn = 0
+        """The LSN of the first batch of that segment."""
 
     @property
     def seed(self) -> int:
@@ -345,8 +347,9 @@ class Log:
         if batch.starts_segment:
             if self._last_written:
                 self._last_written.seal()
-            self._create(segment)
+            self._create(segment, self._mean_bytes(batch))
             self._last_written = segment
+            self._last_first_lsn = batch.lsn
         if batch.fills:
             self._filling.fill(segment)
         file = segment.writer
@@ -360,9 +363,15 @@ class Log:
             file.append([b"".join(batch.buffers)[written:]])
         batch.is_appended = True
 
-    def _create(self, segment: Segment) -> None:
+    def _mean_bytes(self, next_batch: Batch) -> int:
+        """Return the size of the batches of the last segment on average; 0 if there is none."""
+        if not self._last_written:
+            return 0
+        return self._last_written.size // (next_batch.lsn - self._last_first_lsn)
+
+    def _create(self, segment: Segment, batch_bytes: int) -> None:
         """Open the file of a new segment: a spare one, if there is any. Raises: OSError."""
-        if self._spares and (spare := self._spares.take(segment.path)):
+        if self._spares and (spare := self._spares.take(segment.path, batch_bytes)):
             segment.use(spare)
             return
         try:

@@ -27,9 +27,10 @@ _log = logging.getLogger(__name__)
 _MOST = 2
 
 _PAUSE_MS = 1000
-"""The least time between two of them: a log that needs more writes so large batches that zeros
-would take as much of the disk as they save.
-"""
+"""The least time between two: zeros for more would take as much of the disk as they save."""
+
+_MAX_BATCH_BYTES = 256 << 10
+"""The largest batches, on average, for which a spare segment saves more than its zeros cost."""
 
 _STEP_BYTES = 1 << 20
 """Zeros that are written and synced in one go: batches of the log wait for no more than these."""
@@ -50,6 +51,8 @@ class Spares:
         self._space = space
         self._clock = clock
         self._next_ms = 0
+        self._is_bulk = False
+        """The log writes batches so large that it has no use for spare segments."""
         self._ready: deque[str] = deque()
         self._is_closed = False
 
@@ -80,11 +83,17 @@ class Spares:
         if self._is_closed:  # meanwhile
             self.remove()
 
-    def take(self, path: str) -> File | None:
-        """Return a spare segment as the file `path`, to be written; None if there is none.
+    def take(self, path: str, batch_bytes: int) -> File | None:
+        """Return a spare segment as the file `path`, to be written; None if there is none, or the
+        log has no use for it. To be called for each new segment.
+
+        Args: batch_bytes, what a batch of the segment before it has on average.
 
         Its name is durable only once `segments/` is synced.
         """
+        self._is_bulk = batch_bytes > _MAX_BATCH_BYTES
+        if self._is_bulk:
+            return None
         try:
             # Not asked for before: another thread may take or remove the last one in between.
             spare = self._ready.popleft()
@@ -113,7 +122,7 @@ class Spares:
         self.remove()
 
     def _is_wanted(self, now_ms: int) -> bool:
-        if self._is_closed or self._space.is_low:
+        if self._is_closed or self._is_bulk or self._space.is_low:
             return False
         return len(self._ready) < _MOST and now_ms >= self._next_ms
 

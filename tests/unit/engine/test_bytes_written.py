@@ -48,7 +48,7 @@ def test_a_small_batch_writes_little_in_a_segment_that_is_used_again(directory: 
     space = Space(OsFiles(), directory, least_free_bytes=0, reserve_bytes=0)
     spares = Spares(OsFiles(), directory, size, space, Seconds())
     spares.keep(1)
-    file = spares.take(segment_path(directory, 2))
+    file = spares.take(segment_path(directory, 2), 0)
     assert file is not None
     before = process_bytes()
     for _ in range(BATCHES):

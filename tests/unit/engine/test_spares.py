@@ -54,13 +54,13 @@ def test_a_dropped_segment_is_a_new_one_filled_with_zeros(spares: Spares, direct
     spares.keep(1)
     assert names(directory)[0] == "0000000001.spare"
     path = segment_path(directory, 7)
-    file = spares.take(path)
+    file = spares.take(path, 0)
     assert file is not None
     assert (file.path, file.end(), file.size()) == (path, 0, SEGMENT_BYTES)
     assert file.read(0, SEGMENT_BYTES + 1) == bytes(SEGMENT_BYTES)
     assert inode(path) == before
     assert names(directory) == ["0000000002.segment", "0000000003.segment", "0000000007.segment"]
-    assert spares.take(segment_path(directory, 8)) is None
+    assert spares.take(segment_path(directory, 8), 0) is None
     file.close()
 
 
@@ -92,6 +92,21 @@ def test_a_log_that_needs_many_gets_one_a_second(directory: str, space: Space) -
     spares.keep(1)
     spares.keep(2)
     assert names(directory) == ["0000000001.spare", "0000000003.segment"]
+
+
+def test_a_log_that_writes_large_batches_has_no_use_for_them(
+    spares: Spares, directory: str
+) -> None:
+    spares.keep(1)
+    assert spares.take(segment_path(directory, 10), 300 << 10) is None
+    spares.keep(2)
+    # The one that was kept before is for quieter times.
+    assert names(directory) == ["0000000001.spare", "0000000003.segment"]
+    file = spares.take(segment_path(directory, 11), 100 << 10)
+    assert file is not None
+    file.close()
+    spares.keep(3)
+    assert names(directory) == ["0000000003.spare", "0000000011.segment"]
 
 
 def opened(directory: str) -> Callable[[], bytes]:
@@ -130,7 +145,7 @@ def test_one_that_cannot_be_made_is_removed(directory: str, space: Space, call: 
     files.fails = {call}
     spares.keep(1)
     assert names(directory) == ["0000000002.segment", "0000000003.segment"]
-    assert spares.take(segment_path(directory, 7)) is None
+    assert spares.take(segment_path(directory, 7), 0) is None
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
@@ -150,14 +165,14 @@ def test_one_that_cannot_be_taken_is_removed(directory: str, space: Space) -> No
     spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
     spares.keep(1)
     files.fails = {"recycle"}
-    assert spares.take(segment_path(directory, 7)) is None
+    assert spares.take(segment_path(directory, 7), 0) is None
     assert names(directory) == ["0000000002.segment", "0000000003.segment"]
 
 
 def test_one_that_somebody_reads_is_not_taken(spares: Spares, directory: str) -> None:
     spares.keep(1)
     reader = OsFiles().open(spare_path(directory, 1))
-    assert spares.take(segment_path(directory, 7)) is None
+    assert spares.take(segment_path(directory, 7), 0) is None
     assert names(directory) == ["0000000002.segment", "0000000003.segment"]
     assert reader.read(0, 1 << 20) == bytes(SEGMENT_BYTES)
     reader.close()
@@ -168,13 +183,13 @@ def test_no_other_file_is_replaced_or_removed(spares: Spares, directory: str) ->
     one.
     """
     spares.keep(1)
-    assert spares.take(segment_path(directory, 2)) is None
+    assert spares.take(segment_path(directory, 2), 0) is None
     Path(spare_path(directory, 3)).write_bytes(b"of somebody")
     spares.keep(3)
     assert names(directory) == ["0000000002.segment", "0000000003.spare"]
     assert Path(segment_path(directory, 2)).read_bytes() == CONTENT
     assert Path(spare_path(directory, 3)).read_bytes() == b"of somebody"
-    assert spares.take(segment_path(directory, 7)) is None
+    assert spares.take(segment_path(directory, 7), 0) is None
 
 
 def flow(store: Store, queue: Queue, bodies: list[bytes]) -> None:
