@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 import trio
 
+import amqpstore_server.loop.rounds
 import amqpstore_server.loop.socket_connection
 import amqpstore_server.loop.sockets
-import amqpstore_server.loop.turn
 from amqpstore import Options
 from amqpstore_server.app import App
 from amqpstore_server.config.config import Config
@@ -33,7 +33,7 @@ DIRECTORY = "/data"
 CLOCKED = (
     amqpstore_server.loop.socket_connection,
     amqpstore_server.loop.sockets,
-    amqpstore_server.loop.turn,
+    amqpstore_server.loop.rounds,
 )
 """What times the reads of a client."""
 
@@ -103,7 +103,7 @@ async def some_clients(
         (listener,) = await listen([("127.0.0.1", 0)])
         async with trio.open_nursery() as clients:
             async with trio.open_nursery() as turns:
-                turns.start_soon(app._turn.run, committer)
+                turns.start_soon(app._rounds.run, committer)
                 turns.start_soon(app._accept, listener, clients)
                 port = listener.getsockname()[1]
                 socks = [await trio.to_thread.run_sync(log_in, port) for _ in range(count)]

@@ -56,11 +56,11 @@ from amqpstore_server.loop.committer import Committer
 from amqpstore_server.loop.garbage import WholeCollector, YoungCollector, keep_collections_short
 from amqpstore_server.loop.holds import LoopHolds
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS, LoopLimits
+from amqpstore_server.loop.rounds import LoopRounds
 from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_server.loop.sockets import Sockets
 from amqpstore_server.loop.tls import certificates_of
 from amqpstore_server.loop.trimming import CLIENT_BYTES, Trimming, share_one_arena, trim
-from amqpstore_server.loop.turn import Turn
 from amqpstore_server.process.service_manager import ServiceManager
 from amqpstore_server.process.signals import prepare_signals, received_signals
 from amqpstore_server.process.stopping import drain, one_cause, say_goodbye
@@ -237,11 +237,11 @@ class App:
             done(self._importing(definitions, By(config.definitions, "start")))
         define_first(self.broker, self.users, config.default_user, config.default_password)
         self.sockets = Sockets(loop_limits)
-        self._turn = Turn(self.broker, self.sockets, term, loop_limits)
+        self._rounds = LoopRounds(self.broker, self.sockets, term, loop_limits)
         self.committer = Committer(
             store,
             self.sockets.wake,
-            self._turn.wake,
+            self._rounds.wake,
             max_pending_bytes=loop_limits.max_pending_bytes,
             datasyncs=KernelDatasyncs.open(self.sockets.signal),
         )
@@ -337,7 +337,7 @@ class App:
             connections=lambda: self.connections,
             logins=self._logins,
             carry_out=self.carry_out,
-            wake=self._turn.wake,
+            wake=self._rounds.wake,
             sockets=self.sockets,
             config=lambda: self.reloader.config,
             product=self._product,
@@ -368,7 +368,7 @@ class App:
         admin: socket.socket | None,
     ) -> None:
         async with trio.open_nursery() as service:
-            service.start_soon(self._turn.run, self.committer)
+            service.start_soon(self._rounds.run, self.committer)
             service.start_soon(self._term.show_progress)
             service.start_soon(self._term.watch, self.committer.watch)
             service.start_soon(self._term.step_down, self.connections)
@@ -444,7 +444,7 @@ class App:
             await trio.sleep(_DAY_S)
 
     def _reloaded(self, outcome: str) -> None:
-        self._turn.wake()
+        self._rounds.wake()
         self._service_manager.ready(outcome)
 
     def _importing(self, definitions: Definitions, by: By) -> Work[list[str]]:
@@ -458,11 +458,11 @@ class App:
         try:
             return await carry_out(work, self._after_step)
         finally:
-            self._turn.wake()
+            self._rounds.wake()
             await self._term.defined()
 
     async def _after_step(self, slow: Slow | None) -> Any:
-        self._turn.wake()
+        self._rounds.wake()
         if slow is None:
             return await trio.lowlevel.checkpoint()
         return await trio.to_thread.run_sync(slow)
@@ -492,7 +492,7 @@ class App:
                 self._logins,
                 self._limits,
                 self.sockets,
-                self._turn,
+                self._rounds,
                 self.committer,
                 self._alarms,
                 self._product,
@@ -542,7 +542,7 @@ class App:
             self.broker.read_again()
             self.broker.close_late_channels()
             if self.broker.has_work:
-                self._turn.wake()
+                self._rounds.wake()
             await tick_all(self.connections)
             unfinished = [one.amqp for one in self.connections]
             most_bytes = self.reloader.config.connections_bytes
@@ -591,7 +591,7 @@ class App:
             sooner = trio.Event()
             if self.context.run_timers():
                 self.context.work["timers"] = None
-                self._turn.wake()
+                self._rounds.wake()
                 # Timers that are due again at once must give the other tasks a turn.
                 await trio.lowlevel.checkpoint()
 

@@ -6,7 +6,7 @@ TESTS = {
     "tests/unit/broker/test_dispatch.py": frozenset({"amqpstore_server.broker.queues.dispatch"}),
     "tests/unit/broker/test_crowds.py": frozenset({"tests.simulated_broker"}),
     "tests/unit/engine/test_log.py": frozenset({"amqpstore.log.log", "amqpstore"}),
-    "tests/unit/server/test_loop.py": frozenset({"amqpstore_server.loop.turn"}),
+    "tests/unit/server/test_loop.py": frozenset({"amqpstore_server.loop.rounds"}),
 }
 
 

@@ -150,7 +150,7 @@ class AmqpChannel:
                 if len(envelope.address[1]) > _FEW_KEYS:
                     yield from channel.vhost.router.searching(envelope)
                 channel.publish(envelope, messages, flags)
-                if context.is_turn_spent:
+                if context.is_budget_spent:
                     yield
                 while channel.publisher.must_wait:
                     yield

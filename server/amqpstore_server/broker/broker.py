@@ -228,7 +228,7 @@ class Broker:
 
     @property
     def has_more(self) -> bool:
-        """Whether `pump` has left work for the next turn."""
+        """Whether `pump` has left work for the next round."""
         context = self.context
         return bool(
             context.touched or context.unfinished or context.late_drops or context.background
@@ -242,7 +242,7 @@ class Broker:
 
     def pump(self, *, collects: bool = False, must_moves_wait: bool = False) -> float:
         """Have every queue that was touched hand out what it can, and do a step of the work in the
-        background. Returns what it has spent of the budget of the turn.
+        background. Returns what it has spent of the budget of the round.
 
         Args: collects, whether queues that only got messages wait for more of them;
         must_moves_wait, whether no messages are moved or dropped.
@@ -266,12 +266,12 @@ class Broker:
         touched = list(context.touched)
         context.touched.clear()
         most = context.limits.max_handed_out
-        most_spent = context.spent + context.limits.max_turn_cost
+        most_spent = context.spent + context.limits.round_budget
         most_pumped = context.limits.max_pumped
         for index, queue in enumerate(touched):
             if context.handed_out >= most or context.spent >= most_spent or index == most_pumped:
                 # A backlog must not be handed out, or thousands of queues drop messages, while
-                # everybody else waits. The remaining queues come first in the next turn.
+                # everybody else waits. The remaining queues come first in the next round.
                 context.touched = {**dict.fromkeys(touched[index:]), **context.touched}
                 break
             queue.pump(yields=True)
@@ -279,7 +279,7 @@ class Broker:
         return spent
 
     def _go_on(self) -> None:
-        """Let queues move and drop messages that could not be moved or dropped in earlier turns."""
+        """Let queues move and drop messages that could not go in earlier rounds."""
         context = self.context
         most = context.limits.max_handed_out
         for _ in range(len(context.unfinished)):
@@ -296,7 +296,7 @@ class Broker:
         """
         context = self.context
         context.work["max-length"] = None
-        while context.late_drops and context.spent < context.limits.max_turn_cost // 2:
+        while context.late_drops and context.spent < context.limits.round_budget // 2:
             context.spent += LOOK_COST
             next(iter(context.late_drops)).drop_late()
 

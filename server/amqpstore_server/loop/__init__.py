@@ -34,7 +34,7 @@ between rounds, a little at a time.
 - `loop_limits`: the numbers of the policy. The budget is `broker.work.limits.BrokerLimits`.
 - `sockets`: all clients' sockets in one selector; `socket_connection`: the socket of one client;
   `tls`: TLS on it; `read_size`: how much is read from one at once.
-- `turn`: one round of reads, with what follows from it; `share`: how costly work shares the time
+- `rounds`: one round after the other; `share`: how costly work shares the time
   with the rest; `committer`: batches are written and synced.
 - `switching`, `garbage`: how soon the loop gets the interpreter back, and how short the pauses for
   Python's garbage are; `holds`: how long the longest rounds were.

@@ -31,9 +31,9 @@ from amqpstore_server.logins.logins import Logins
 from amqpstore_server.loop.alarms import Alarms
 from amqpstore_server.loop.committer import Committer
 from amqpstore_server.loop.read_size import LONG_BYTES, ReadSize, part_of
+from amqpstore_server.loop.rounds import LoopRounds
 from amqpstore_server.loop.sockets import Sockets
 from amqpstore_server.loop.tls import HANDSHAKE_S, ClientSocket, TlsError, TlsSocket
-from amqpstore_server.loop.turn import Turn
 from amqpstore_server.protocol.states import ENDED, ConnectionState
 
 _DRAINING_READ_BYTES = 16 << 10
@@ -78,6 +78,7 @@ class SocketConnection:
         "_read_size",
         "_reading",
         "_rest",
+        "_rounds",
         "_send_timeout_s",
         "_socket",
         "_sockets",
@@ -85,7 +86,6 @@ class SocketConnection:
         "_tasks",
         "_tls",
         "_tls_handshakes",
-        "_turn",
         "_unread",
         "_unsent",
         "_unstarted",
@@ -106,7 +106,7 @@ class SocketConnection:
         logins: Logins,
         limits: Limits,
         sockets: Sockets,
-        turn: Turn,
+        rounds: LoopRounds,
         committer: Committer,
         alarms: Alarms,
         product: Product,
@@ -117,7 +117,7 @@ class SocketConnection:
         self._broker = broker
         self._logins = logins
         self._sockets = sockets
-        self._turn = turn
+        self._rounds = rounds
         self._committer = committer
         self._alarms = alarms
         self._send_timeout_s = limits.send_timeout_s
@@ -137,7 +137,7 @@ class SocketConnection:
             peer=peer,
             product=product,
             may_impersonate=logins.may_impersonate,
-            on_output=partial(turn.note_output, self),
+            on_output=partial(rounds.note_output, self),
             now=self._accepted_at,
             name=self.name,
             has_tls=tls_context is not None,
@@ -240,7 +240,7 @@ class SocketConnection:
             self.amqp.outbox.close()
             if self.amqp.vhost and not self._has_left:
                 # It was open. Of one that has left the round sees to it that has read its end.
-                self._turn.wake()
+                self._rounds.wake()
             self._socket.close()
             visitor.leave()
             del self._visitor
@@ -397,7 +397,7 @@ class SocketConnection:
         self._is_drained = False
         self._update_reading()
         self._let_go()
-        self._turn.note_output(self)
+        self._rounds.note_output(self)
 
     def read_ready(self, now: float) -> None:
         """Read once from the socket and handle the bytes, or go on with those of the last read."""
@@ -405,7 +405,7 @@ class SocketConnection:
             self._read(now)
             if self.amqp.has_defined:
                 self.amqp.has_defined = False
-                self._turn.note_definer(self)
+                self._rounds.note_definer(self)
         except FATAL:
             raise
         except Exception:  # noqa: BLE001
@@ -484,7 +484,7 @@ class SocketConnection:
         message_count = amqp.message_count - message_count
         self.charge(time.thread_time() - began_s, len(part), message_count)
         # A method in steps may have defined something in any of them.
-        self._turn.when_defined(self.withhold())
+        self._rounds.when_defined(self.withhold())
         self._pause(now)
 
     def charge(self, seconds: float, byte_count: int = 0, message_count: int = 0) -> None:
@@ -535,7 +535,7 @@ class SocketConnection:
             while not amqp.is_finished and (amqp.is_authenticating or amqp.outbox.is_unread):
                 if amqp.is_authenticating:
                     await self._check_login()
-                    self._turn.wake()
+                    self._rounds.wake()
                 else:
                     self._is_unread = True
                     await self._unread.park()
@@ -562,7 +562,7 @@ class SocketConnection:
         if self.amqp.must_not_be_read:
             await self._blocked.park()
         if not self._committer.has_room:
-            await self._turn.wait_for_room()
+            await self._rounds.wait_for_room()
 
     async def _check_login(self) -> None:
         login = self.amqp.negotiated.login
@@ -626,7 +626,7 @@ class SocketConnection:
         def release() -> None:
             self._is_withheld -= 1
             if not self._is_withheld and self.amqp.outbox.byte_count:
-                self._turn.note_output(self)
+                self._rounds.note_output(self)
 
         return release
 
@@ -646,7 +646,7 @@ class SocketConnection:
                     break
             if not was_writable and outbox.is_writable:
                 self.amqp.writable()
-                self._turn.wake()
+                self._rounds.wake()
             if self._is_unread and not outbox.is_unread:
                 self._is_unread = False
                 self._unread.unpark_all()

@@ -89,7 +89,7 @@ class Sockets:
         self._leaving_since = 0.0
         """The time at which the first of those was found."""
         self._share = Share(limits.costly_pause_ratio, limits)
-        """Decides whether those who are costly have had their part of the time."""
+        """Decides whether costly clients have had their share of the time."""
         self._costly_was_read = False
         """In this round."""
         self.read_at = 0.0
@@ -167,14 +167,14 @@ class Sockets:
         self._others_run_at = 0.0
 
     def hurry(self, whom: object) -> None:
-        """Keep rounds short for a moment, and let other tasks run after each of them, until `rest`
-        is called: a request has come whose answer takes many turns of other tasks, and each of them
-        would wait for some milliseconds.
+        """Keep rounds short for a moment, and let other tasks run after each of them, until
+        `end_hurry` is called: a request has come whose answer takes many turns of other tasks, and
+        each of them would wait for some milliseconds.
         """
         self._hurried[whom] = time.perf_counter() + self.limits.hurry_s
         self.let_others_run()
 
-    def rest(self, whom: object) -> None:
+    def end_hurry(self, whom: object) -> None:
         """Note that somebody is no longer in a hurry."""
         self._hurried.pop(whom, None)
 

@@ -239,7 +239,7 @@ class _Stream(trio.abc.HalfCloseableStream):
 
     def rest(self) -> None:
         """Note that what was asked for is answered."""
-        self._sockets.rest(self)
+        self._sockets.end_hurry(self)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send some bytes. Raises: trio.BrokenResourceError."""

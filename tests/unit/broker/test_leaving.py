@@ -24,7 +24,7 @@ KINDS = {"history": ("amq.consumed.q", True), "dead letters": ("dead", False)}
 
 @pytest.fixture
 def simulated() -> SimulatedBroker:
-    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(max_turn_cost=COST))
+    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(round_budget=COST))
     simulated.queue("dead")
     return simulated
 

@@ -23,7 +23,7 @@ BODIES = [str(number) for number in range(60)]
 def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
     monkeypatch.setattr(local_transaction, "_MAX_ADDED", 4)
     monkeypatch.setattr(local_transaction, "_MAX_SETTLED", 10)
-    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(max_turn_cost=COST))
+    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(round_budget=COST))
     for queue in ("dead", "r", "s"):
         simulated.queue(queue)
     return simulated

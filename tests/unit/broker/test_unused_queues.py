@@ -24,7 +24,7 @@ NAMES = [f"q{number:02}" for number in range(35)]
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
     monkeypatch.setattr(owned_queues, "_AT_ONCE", AT_ONCE)
-    limits = BROKER_LIMITS._replace(max_turn_cost=FIRST * DELETE_COST)
+    limits = BROKER_LIMITS._replace(round_budget=FIRST * DELETE_COST)
     return SimulatedBroker(limits=limits)
 
 

@@ -455,7 +455,7 @@ def test_nothing_is_asked_for_ever(simulated: SimulatedBroker) -> None:
 
 
 def test_many_letters_are_looked_at_in_turns() -> None:
-    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(max_turn_cost=100))
+    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(round_budget=100))
     queue = simulated.queue("q", message_ttl=10, **KEPT)
     simulated.exchange("dlx", "direct")
     bodies = [f"{number}" for number in range(300)]
@@ -475,7 +475,7 @@ def test_many_letters_are_looked_at_in_turns() -> None:
 
 
 def test_a_change_while_letters_are_looked_at_is_not_missed() -> None:
-    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(max_turn_cost=100))
+    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(round_budget=100))
     simulated.queue("q", message_ttl=10, **KEPT)
     simulated.exchange("dlx", "headers")  # so that each letter is looked at
     Client(simulated).publish("", "q", *[f"{number}" for number in range(300)])

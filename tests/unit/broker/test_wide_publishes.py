@@ -13,9 +13,9 @@ from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
 QUEUES = [f"q{number:02}" for number in range(60)]
-LIMITS = BROKER_LIMITS._replace(max_dropping=10, max_turn_cost=300)
-AT_ONCE = LIMITS.max_turn_cost // DROP_COST
-AT_ONCE_LATE = LIMITS.max_turn_cost // 2 // (DROP_COST + LOOK_COST) + 1
+LIMITS = BROKER_LIMITS._replace(max_dropping=10, round_budget=300)
+AT_ONCE = LIMITS.round_budget // DROP_COST
+AT_ONCE_LATE = LIMITS.round_budget // 2 // (DROP_COST + LOOK_COST) + 1
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS
-from amqpstore_server.loop.turn import Turn
+from amqpstore_server.loop.rounds import LoopRounds
 
 
 class Connection:
@@ -65,13 +65,13 @@ class Leads:
             when_defined=self.waiting.append,
             may_send=lambda: self.may_send,
         )
-        self.turn = Turn(broker, sockets, term, LOOP_LIMITS)
+        self.rounds = LoopRounds(broker, sockets, term, LOOP_LIMITS)
 
     def round(self, connection: Connection) -> None:
-        self.turn.note_definer(connection)
-        self.turn.note_output(connection)
+        self.rounds.note_definer(connection)
+        self.rounds.note_output(connection)
         self.context.has_definitions = True
-        self.turn.round(self.committer, 1.0)
+        self.rounds.run_once(self.committer, 1.0)
 
 
 def test_an_answer_is_withheld_until_followers_have_what_it_answers() -> None:
@@ -80,8 +80,8 @@ def test_an_answer_is_withheld_until_followers_have_what_it_answers() -> None:
     assert connection.sent == [True]
     (release,) = leads.waiting
     release()
-    leads.turn.note_output(connection)
-    leads.turn.round(leads.committer, 2.0)
+    leads.rounds.note_output(connection)
+    leads.rounds.run_once(leads.committer, 2.0)
     assert connection.sent == [True, False]
 
 
@@ -95,6 +95,6 @@ def test_nothing_is_sent_once_another_member_may_lead() -> None:
     assert 0.0 < max(leads.asked_for) < 0.5
     leads.asked_for.clear()
     leads.may_send = True
-    leads.turn.round(leads.committer, 2.0)
+    leads.rounds.run_once(leads.committer, 2.0)
     assert connection.sent == [True]
     assert leads.asked_for == []

@@ -41,7 +41,7 @@ async def publish(reading_s: float) -> None:
         wait_for_reads(app, 1)
         with still_clock():
             assert app.sockets._look(0)
-            app._turn.round(app.committer, START_S - 1)
+            app._rounds.run_once(app.committer, START_S - 1)
             app.sockets.limits = LOOP_LIMITS._replace(reading_s=reading_s)
             (client,) = app.connections
             for number in range(ROUNDS + 1):
@@ -49,7 +49,7 @@ async def publish(reading_s: float) -> None:
                 wait_for_reads(app, 1)
                 reads = client.amqp.octets.recv_cnt + 1
                 assert app.sockets._look(0)
-                app._turn.round(app.committer, START_S + (number == ROUNDS))
+                app._rounds.run_once(app.committer, START_S + (number == ROUNDS))
                 assert client.amqp.octets.recv_cnt == reads
 
 

@@ -49,7 +49,7 @@ async def declares() -> list[tuple[int, bool]]:
         wait_for_reads(app, CLIENTS)
         with still_clock():
             assert app.sockets._look(0)
-            app._turn.round(app.committer, trio.current_time())
+            app._rounds.run_once(app.committer, trio.current_time())
         wait_readable(*socks, count=CLIENTS)
         assert all(map(has_answers, socks))
         assert len(app.broker.vhost("/").queues) == CLIENTS + 1
@@ -80,7 +80,7 @@ async def costly_definers(commit_s: float) -> int:
 
             store._catalog.commit = slow  # type: ignore[method-assign]
             assert app.sockets._look(0)
-            app._turn.round(app.committer, trio.current_time())
+            app._rounds.run_once(app.committer, trio.current_time())
         del store._catalog.commit
         return sum(client.is_costly for client in app.connections)
 

@@ -67,7 +67,7 @@ async def read_sizes(reads: int) -> list[int]:
                 while client.amqp.octets.recv_cnt < done:
                     # As it takes long, it has to pause first, and the selector does not see it.
                     app.sockets._look(0)
-                    app._turn.round(app.committer, 0.0)
+                    app._rounds.run_once(app.committer, 0.0)
                     clock.advance(LONG_S)
                 sizes.append(client._read_size.byte_count)
     return sizes
@@ -77,7 +77,7 @@ def confirm(app: App, sock: socket.socket) -> None:
     """Run the rounds of one publish: the read and its batch, then the end of its sync."""
     for _ in range(2):
         assert app.sockets._look(60)
-        app._turn.round(app.committer, 0.0)
+        app._rounds.run_once(app.committer, 0.0)
     wait_readable(sock)
     octets = sock.recv(4096, socket.MSG_DONTWAIT)
     (frame,) = frames.whole_frames(octets, 0, len(octets))

@@ -25,7 +25,7 @@ def read_of_one(app: App) -> None:
     """Do one round in which one client is read."""
     wait_for_reads(app, 1)
     assert app.sockets._look(60)
-    app._turn.round(app.committer, 1.0)
+    app._rounds.run_once(app.committer, 1.0)
 
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["end of the stream", "reset"])

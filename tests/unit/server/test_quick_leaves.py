@@ -21,7 +21,7 @@ async def leave(*, is_full: bool) -> tuple[bool, bool]:
             client.close()
             wait_for_reads(app, 1)
             app.sockets._look(0)
-            app._turn.round(app.committer, trio.current_time())
+            app._rounds.run_once(app.committer, trio.current_time())
             is_at_once = app.sockets._others_run_at == 0.0
         await trio.testing.wait_all_tasks_blocked()
         return is_at_once, not app.connections and not app._doors.visitors

@@ -39,7 +39,7 @@ async def answers(password: str) -> list[tuple[int, ...]]:
                 client.send(octets)
                 wait_for_reads(app, 1)
                 app.sockets._look(0)
-                app._turn.round(app.committer, trio.current_time())
+                app._rounds.run_once(app.committer, trio.current_time())
                 try:
                     answer = client.recv(4096, socket.MSG_DONTWAIT)
                 except BlockingIOError:

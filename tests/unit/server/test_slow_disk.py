@@ -8,8 +8,8 @@ import pytest
 
 from amqpstore.system.files import OsFile
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS
+from amqpstore_server.loop.rounds import LoopRounds
 from amqpstore_server.loop.sockets import Sockets
-from amqpstore_server.loop.turn import Turn
 from tests.conformance import wire_client
 from tests.conformance.wire_client import WireClient
 from tests.served import ServedApp
@@ -62,13 +62,13 @@ class FullLog:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._seen = threading.Semaphore(0)
-        wait = Turn.wait_for_room
+        wait = LoopRounds.wait_for_room
 
-        async def wait_for_room(turn: Turn) -> None:
+        async def wait_for_room(rounds: LoopRounds) -> None:
             self._seen.release()
-            await wait(turn)
+            await wait(rounds)
 
-        patch.setattr(Turn, "wait_for_room", wait_for_room)
+        patch.setattr(LoopRounds, "wait_for_room", wait_for_room)
 
     def expect(self, clients: int) -> None:
         """Return once that many clients are held back."""

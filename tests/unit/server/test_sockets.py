@@ -489,9 +489,9 @@ def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
             set_limits(sockets, hurried_reading_s=-1.0)
             assert sockets.read(0.0)
             assert order == ["a"]
-            sockets.rest("one")
+            sockets.end_hurry("one")
             assert await runs() > 5
-            sockets.rest("two")
+            sockets.end_hurry("two")
             assert await runs() == 0
             set_limits(sockets, hurry_s=-1.0)
             sockets.hurry("for no time")

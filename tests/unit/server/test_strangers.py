@@ -5,8 +5,8 @@ import socket
 import pytest
 import trio
 
+from amqpstore_server.loop.rounds import LoopRounds
 from amqpstore_server.loop.socket_connection import SocketConnection
-from amqpstore_server.loop.turn import Turn
 from amqpstore_tools.testing.broker import MemoryBroker
 from tests.conformance.wire_client import PROTOCOL_HEADER, WireClient
 from tests.waiting import wait_until
@@ -61,20 +61,20 @@ def test_strangers_leave_nothing_to_do(
     ended: list[SocketConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No queue is looked at, and no batch started, because of them."""
-    turns: list[Turn] = []
-    wake = Turn.wake
+    woken: list[LoopRounds] = []
+    wake = LoopRounds.wake
 
-    def wake_and_note(self: Turn) -> None:
-        turns.append(self)
+    def wake_and_note(self: LoopRounds) -> None:
+        woken.append(self)
         wake(self)
 
-    monkeypatch.setattr(Turn, "wake", wake_and_note)
+    monkeypatch.setattr(LoopRounds, "wake", wake_and_note)
     with MemoryBroker() as broker:
-        before = len(turns)
+        before = len(woken)
         for sock in silent(broker, 20):
             sock.close()
         wait_until(lambda: len(ended) == 20)
-        assert len(turns) - before < 10, "not one for each: what is there beside them is no matter"
+        assert len(woken) - before < 10, "not one for each: what is there beside them is no matter"
 
 
 def test_what_is_written_while_a_connection_ends_starts_no_task(

@@ -57,7 +57,7 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
                 wait_for_reads(app, 1)
                 while (queue.ready_count, len(queue.consumers)) != (messages, consumers):
                     assert app.sockets._look(60)
-                    app._turn.round(app.committer, 1.0)
+                    app._rounds.run_once(app.committer, 1.0)
 
             if is_backlog:
                 read(messages().take(MESSAGES), MESSAGES, 0)
@@ -70,7 +70,7 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
             pumped.clear()
             trio.lowlevel.add_instrument(turns)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(app._turn.run, app.committer)
+                nursery.start_soon(app._rounds.run, app.committer)
                 while len(pumped) < MESSAGES:
                     app.sockets.wake()
                     await trio.lowlevel.checkpoint()

@@ -8,7 +8,7 @@ when one of them closes, when it exceeds its timeout, and when its client says t
 A branch may have very many messages, so a decision is made in steps: others may have their turn
 after each, and no other decision about the branch meanwhile. What is durable changes in one of the
 steps. If the client goes before that one, nothing was decided; if it goes after it, what is left to
-do is done in later turns.
+do is done in later rounds.
 
 Errors of the client are reported as error codes of the X/Open specification (xa.h).
 """
@@ -107,7 +107,7 @@ class BranchChannel(TransactedChannel, Protocol):
     transaction: LocalTransaction | None
 
     def requeue_all(self, deliveries: list[Delivery]) -> None:
-        """Requeue deliveries, if there are many most of them in later turns."""
+        """Requeue deliveries, if there are many most of them in later rounds."""
 
 
 class _Branch:

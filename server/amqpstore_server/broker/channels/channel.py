@@ -372,7 +372,7 @@ class Channel:
         self.requeue_all(deliveries)
 
     def requeue_all(self, deliveries: list[Delivery]) -> None:
-        """Requeue deliveries that are no longer unacked: if there are many, most in later turns."""
+        """Requeue deliveries that are no longer unacked: of many, most in later rounds."""
         if steps := self._begin_settling(deliveries, requeue=True):
             self.vhost.context.background.append(steps)
 
@@ -449,7 +449,7 @@ class Channel:
         self.touch_queues()
 
     def resume_soon(self) -> None:
-        """Do as `resume`, once a turn however often it is asked for: consumers may be many."""
+        """Do as `resume`, once a round however often it is asked for: consumers may be many."""
         self._redeliver()
         self.vhost.context.freed[self] = None
 
@@ -532,7 +532,7 @@ class Channel:
         """Settle everything unacked up to `tag`, in steps: others may have their turn after each,
         but this channel only after the last. Returns None if all of it is done.
 
-        If not all of them are taken, because the channel has gone, the rest follows in later turns.
+        If not all are taken, because the channel has gone, the rest follows in later rounds.
         Args: requeue, None is an ack. Raises: PreconditionFailedError, at once.
         """
         deliveries = self._unacked.take_until(tag, self.next_delivery_tag)

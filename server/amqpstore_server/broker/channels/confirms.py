@@ -136,7 +136,7 @@ class Publisher:
             queue.appended(messages, size, drops_later=drops_later)
 
     def _is_wide(self, queues: Sequence[Queue]) -> bool:
-        """Whether the queues of a publish are too many to drop messages in this turn."""
+        """Whether the queues of a publish are too many to drop messages in this round."""
         is_wide = len(queues) > self._context.limits.max_dropping
         self._was_wide = self._was_wide or is_wide
         return is_wide

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.channels.own_publishes import OwnPublishes
 
 AT_ONCE = 500
-"""Events that are published in one turn: 100,000 queues may be deleted with one connection."""
+"""Events that are published in one round: 100,000 queues may be deleted with one connection."""
 
 _MAX_BYTES = 48 << 10
 """The headers have to fit in one frame."""

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
 
 AT_ONCE = 1000
-"""Copies that are made in one turn, at least."""
+"""Copies that are made in one round, at least."""
 
 _TOGETHER = 250
 """Messages of one publish or delivery that are copied together, and those of a transaction whose
-copies are asked for in one turn.
+copies are asked for in one round.
 """
 
 _MAX_KEY_BYTES = 255
@@ -100,7 +100,7 @@ class Firehose:
         self, origin: Origin, publishes: Iterable[tuple[Sequence[Queue], Sequence[Message]]]
     ) -> None:
         """Copy what was committed, messages by their queues: if there are very many, most of them
-        in later turns.
+        in later rounds.
         """
         if self.is_on:
             steps = self._copying(origin, publishes)

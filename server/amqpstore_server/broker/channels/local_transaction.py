@@ -325,13 +325,13 @@ class LocalTransaction:
         Raises: ReadLaterError, MessageDamagedError.
         """
         context = self._context
-        left = context.limits.max_turn_cost - self._cost
+        left = context.limits.round_budget - self._cost
         for part in context.store.stored.parts(run):
             place = 0
             while place < len(part):
                 if left <= 0:
                     yield
-                    left = context.limits.max_turn_cost
+                    left = context.limits.round_budget
                 count, cost = affordable(part, left, place)
                 left -= cost
                 context.spent += cost
@@ -343,13 +343,13 @@ class LocalTransaction:
                     self._dead_letters.add_rejected(transaction, queue, messages, fate)
             if run.messages is None:
                 yield
-                left = context.limits.max_turn_cost
-        self._cost = context.limits.max_turn_cost - left
+                left = context.limits.round_budget
+        self._cost = context.limits.round_budget - left
 
     def finishing(self) -> Iterator[None]:
         """Finish the settled deliveries, in steps: they are part of the store transaction now.
 
-        If not all steps are taken, because the channel has gone, the rest follows in later turns.
+        If not all steps are taken, because the channel has gone, the rest follows in later rounds.
         """
         channel = self._channel
         # Each is freed with its step, not all of them at the end.

@@ -1,7 +1,7 @@
 """Publishes the broker's own messages: copies for the firehose, and events.
 
-They are collected and published in a later turn: whatever happens within a turn, also in the middle
-of a delivery, can be told without touching a queue there.
+They are collected and published in a later round: whatever happens within a round, also during a
+delivery, can be told without touching a queue there.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class OwnPublishes:
     """The messages that wait to be published.
 
     Args: publisher, tells no one what becomes of them; what, they are, for the log; at_once, how
-    many are published in one turn. If `keeps_up`, it is at least a quarter of those that wait:
-    where clients cause more in each turn, they must not become ever more.
+    many are published in one round. If `keeps_up`, it is at least a quarter of those that wait:
+    where clients cause more in each round, they must not become ever more.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class OwnPublishes:
         self._dropped = 0
 
     def add(self, count: int, make: Make) -> None:
-        """Publish messages in a later turn. Args: count, of the messages that `make` makes."""
+        """Publish messages in a later round. Args: count, of the messages that `make` makes."""
         self._waiting.append((count, make))
         self._count += count
         if not self._is_under_way:

@@ -152,7 +152,7 @@ def settle_some(
     """Settle some of the deliveries. Returns the steps that settle the others; None if there are
     none. The list is emptied.
 
-    If not all steps are taken, because the channel has gone, the rest follows in later turns.
+    If not all steps are taken, because the channel has gone, the rest follows in later rounds.
     Args: in_queue_order, because they go back to their queues: between two steps consumers may be
     given what is back already, and the first come first.
     """

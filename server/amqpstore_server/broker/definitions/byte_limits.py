@@ -31,7 +31,7 @@ class ByteLimits:
 
     def applicable(self, queue: Queue, settings: Settings) -> Settings:
         """Return the settings that a queue can have now; if others are to follow, they are applied
-        in a later turn.
+        in a later round.
         """
         self._later.pop(queue, None)
         if settings.max_length_bytes is None or queue.settings.max_length_bytes is not None:

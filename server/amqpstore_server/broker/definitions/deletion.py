@@ -1,7 +1,7 @@
 """Deletion: whatever is deleted takes others with it, all of them in one commit.
 
 A queue takes its history with it; an exchange its own queue; and both the auto-delete exchanges
-that lose their last binding as a result. Most of many bindings follow in later turns: see
+that lose their last binding as a result. Most of many bindings follow in later rounds: see
 `removals`.
 """
 

@@ -51,11 +51,11 @@ class OwnedQueues:
         return queue in self._unused or (queue.owner in self._ended and not queue.is_internal)
 
     def end_unused(self, queue: Queue) -> None:
-        """Delete a queue that has lost its last consumer: if many queues have in this turn, in a
+        """Delete a queue that has lost its last consumer: if many queues have in this round, in a
         later one. Until then it is as good as deleted.
         """
         context = self._context
-        if not context.is_turn_spent:
+        if not context.is_budget_spent:
             context.spent += DELETE_COST
             self._delete(queue)
             return
@@ -79,8 +79,8 @@ class OwnedQueues:
             yield
 
     def end(self, connection: object) -> None:
-        """Delete the queues of a connection that ended: of hundreds most in later turns. Until then
-        they are as good as deleted.
+        """Delete the queues of a connection that ended: of hundreds, most in later rounds. Until
+        then they are as good as deleted.
         """
         deleting = self._deleting(connection)
         for _ in deleting:

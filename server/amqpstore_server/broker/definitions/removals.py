@@ -1,7 +1,7 @@
 """The bindings of deleted queues and exchanges, which are removed a few at a time.
 
 The name goes at once, in one commit with everything that is deleted with it, and from then on
-nothing is routed there. Its bindings may be many thousands; most of them follow in later turns, a
+nothing is routed there. Its bindings may be many thousands; most of them follow in later rounds, a
 commit for some hundreds. A crash in between leaves rows of bindings whose queue or exchange has no
 row: the next start removes them. No one may declare the name again before, or a binding that is
 restored would lead to the new queue.
@@ -103,7 +103,7 @@ class Unbinding:
                 events.happened("", BrokerEvent("binding.deleted", headers))
 
     def go_on(self) -> None:
-        """Remove the rest in later turns: to be called when everything was added, and is
+        """Remove the rest in later rounds: to be called when everything was added, and is
         deleted.
         """
         if self.is_done:

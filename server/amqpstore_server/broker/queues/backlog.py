@@ -44,8 +44,8 @@ class Backlog:
     """The ready messages of one queue, within its limits and until they expire.
 
     `ready_bytes` counts their bodies while the queue has a limit on bytes; `is_reading` tells that
-    in this turn a part of a large one was read, and others come first. It `has_expired` messages
-    while some that are due wait for a turn that may move them. If work on them fails, the queue is
+    in this round a part of a large one was read, and others come first. It `has_expired` messages
+    while some that are due wait for a round that may move them. If work on them fails, the queue is
     set aside, and nothing is taken any more.
     """
 
@@ -282,7 +282,7 @@ class Backlog:
     def _withdraw_expired(
         self, store_queue: amqpstore.Queue, now_ms: int, expired: list[Taken]
     ) -> bool:
-        """Take the due messages of one store queue off it, as far as they may leave in this turn.
+        """Take the due messages of one store queue off it, as far as they may leave in this round.
         Returns False if others have to wait.
         """
         for _ in range(_EXPIRED_AT_ONCE):
@@ -328,7 +328,7 @@ class Backlog:
         """Expire what is due, and serve the consumers that can be served. Called by the timer."""
         queue = self._queue()
         self.has_expired = True
-        if not queue.sends_on:  # to move messages is for a turn
+        if not queue.sends_on:  # to move messages is for a round
             with Contained(queue):
                 self.expire()
         queue.touch()
@@ -337,7 +337,7 @@ class Backlog:
 
     @property
     def _must_wait(self) -> bool:
-        """Whether messages that move to another queue have to wait for another turn."""
+        """Whether messages that move to another queue have to wait for another round."""
         return self._queue().sends_on and self._context.must_moves_wait
 
     @property
@@ -346,7 +346,7 @@ class Backlog:
         return self.has_expired or 0 < self.expiry.due_ms <= self._context.clock.wall_ms()
 
     def _affordable(self, store_queue: amqpstore.Queue, run: Run, least: int = 0) -> Run:
-        """Return the part of a withdrawn run that may move in this turn. The rest is put back.
+        """Return the part of a withdrawn run that may move in this round. The rest is put back.
 
         Args: least, the number of messages that may move whatever it costs.
         """
@@ -355,7 +355,7 @@ class Backlog:
         if run.messages is None or not self._queue().sends_on:
             context.spent += DROP_COST
             return run
-        most = (context.limits.max_turn_cost - context.spent) / context.move_ratio
+        most = (context.limits.round_budget - context.spent) / context.move_ratio
         count, cost = affordable(run.messages, most)
         context.move_cost = cost
         context.spent += cost * context.move_ratio

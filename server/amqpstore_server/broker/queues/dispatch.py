@@ -145,7 +145,7 @@ class Dispatch:
         """Do not look at those of some consumers that can take nothing until they can: there may be
         thousands. Their channel calls `readmit` then.
         """
-        # What holds up a whole channel often lasts for one turn only.
+        # What holds up a whole channel often lasts for one round only.
         are_many = len(self.consumers) > _MANY
         if apart := [one for one in line if one.is_full or (are_many and one.capacity <= 0)]:
             for consumer in apart:
@@ -213,7 +213,7 @@ class Dispatch:
     def pump(self, *, yields: bool) -> None:
         """Hand out ready messages while consumers can take them.
 
-        Each consumer gets its share as one run, so that a turn costs per run, not per message.
+        Each consumer gets its share as one run, so that a round costs per run, not per message.
         Args: yields, whether others have their turn before everything is handed out: after many
         messages, and where consumers share the limit of their channel, the other queues that they
         consume from after one share.
@@ -227,7 +227,7 @@ class Dispatch:
         for negated in [*self._falling]:
             if ready <= 0:
                 return
-            # The queue may be deleted in the middle of a turn.
+            # The queue may be deleted in the middle of a round.
             ready = self._serve(self._lines.get(-negated, ()), ready, yields=yields)
 
     def _serve(self, line: Collection[Consumer], ready: int, *, yields: bool) -> int:
@@ -253,7 +253,7 @@ class Dispatch:
             if not able:
                 return ready
             others = able_count == ready < count
-            # A turn is about as long whether one consumer takes all or many do.
+            # A round is about as long whether one consumer takes all or many do.
             share = max(1, (min(ready, most) if yields else ready) // able_count)
             # Every consumer must be asked, not just up to the first that takes something.
             given = sum([self._hand_out(consumer, share) for consumer in able])

@@ -2,8 +2,8 @@
 
 They were rejected or delivered too often in a queue with dead letters, or consumed from a queue
 that keeps a history. One ack may settle hundreds of thousands, and each may have to be read back
-from disk and get properties of its own: so they leave at once only as far as the cost of a turn
-allows, and the others in later turns, no faster than the disk can write the results, in the order
+from disk and get properties of its own: so they leave at once only as far as the cost of a round
+allows, and the others in later rounds, no faster than the disk can write the results, in the order
 in which they were settled. Until a message has left, it is unacked in the store: after a crash it
 is in its queue, marked as delivered.
 """
@@ -31,7 +31,7 @@ hundred deaths in x-death are 15 kB, looked through in each move.
 """
 
 _LONG_LINE = 1024
-"""Runs that wait: more than a turn hands out."""
+"""Runs that wait: more than a round hands out."""
 
 Go = Callable[["Taken"], bool]
 """Lets a run leave. Returns False if the disk is full: the run is back in its queue then."""
@@ -109,7 +109,7 @@ class Leaving:
                 return
             if isinstance(part, MessageDamagedError):
                 continue
-            most = (context.limits.max_turn_cost - context.spent) / context.move_ratio
+            most = (context.limits.round_budget - context.spent) / context.move_ratio
             count, cost = affordable(part.messages or (), most)
             context.move_cost = cost
             context.spent += cost * context.move_ratio

@@ -24,7 +24,7 @@ class Forwards(Protocol):
         """The reasons why letters wait, with the number of each."""
 
     def pump(self) -> None:
-        """Send on what can go, as far as the budget of a turn allows."""
+        """Send on what can go, as far as the budget of a round allows."""
 
     def arrived(self) -> None:
         """Note that there are more letters."""

@@ -256,15 +256,15 @@ class Queue:
         self.backlog.expire()
 
     def touch(self) -> None:
-        """Have `pump` called at the end of this turn."""
+        """Have `pump` called at the end of this round."""
         self._context.touched[self] = None
 
     def go_on_later(self) -> None:
-        """Have `pump` called in a later turn, which has a budget to move and drop messages."""
+        """Have `pump` called in a later round, which has a budget to move and drop messages."""
         self._context.unfinished[self] = None
 
     def catch_up(self) -> None:
-        """Do the work of the turn's end now, so that counts are right.
+        """Do the work of the round's end now, so that counts are right.
 
         A waiting consumer gets the messages that arrived before a get or a count that follows them.
         """
@@ -307,7 +307,7 @@ class Queue:
             backlog.expire()
         if self.leaving.line:
             self.leaving.pump()
-        # Consumers must be offered messages before any is dropped, so this cannot wait for a turn.
+        # Consumers must be offered messages before any is dropped, so this cannot wait for a round.
         settings = self.settings
         if (
             settings.dead_letter_exchange is None and settings.max_length_bytes is None
@@ -368,7 +368,7 @@ class Queue:
     ) -> None:
         """Note that messages were placed as `placement` says, and are ready.
 
-        Args: drops_later, whether what is too much now is dropped in a later turn, though before
+        Args: drops_later, whether what is too much now is dropped in a later round, though before
         anything else is done with the queue: they went to many queues.
         """
         if self._count_in(messages, placement):

@@ -149,7 +149,7 @@ class Router:
     """The routes of one virtual host, through its `exchanges` to its `queues`, by name.
 
     Routes are cached until `changed` is called. What it takes to find long ones for publishes is
-    part of the budget of a turn: see `BrokerLimits`.
+    part of the budget of a round: see `BrokerLimits`.
     """
 
     def __init__(
@@ -237,7 +237,9 @@ class Router:
         if exchange_name != DEFAULT_EXCHANGE and (exchange is None or exchange.internal):
             return None
         context = self._context
-        if context.spent >= context.limits.max_turn_cost:  # not by `is_turn_spent`: each call costs
+        if (
+            context.spent >= context.limits.round_budget
+        ):  # not by `is_budget_spent`: each call costs
             return None
         # What seems to be slow may have been interrupted, and processor time takes longer to read.
         clock_s = context.cpu_s if self._is_slow else context.elapsed_s
@@ -250,7 +252,7 @@ class Router:
         return self._remember(address, route if is_shared else None)
 
     def _took(self, cpu_s: float) -> None:
-        """Subtract a long search for a route from the budget of the turn."""
+        """Subtract a long search for a route from the budget of the round."""
         if cpu_s > _USUAL_S:
             self._context.spent += cpu_s * 1e6
 

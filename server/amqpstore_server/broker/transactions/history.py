@@ -116,7 +116,7 @@ class Histories:
         """Wait until what was acked in a queue before the call is in its history, `kept`, where it
         can be counted and read.
 
-        Acked messages move there in later turns, and are there once that is durable. If others do
+        Acked messages move there in later rounds, and are there once that is durable. If others do
         not get their turn in between, the messages move in the steps of this wait.
         """
         queue = kept.source()

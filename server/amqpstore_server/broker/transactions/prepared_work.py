@@ -102,7 +102,7 @@ class PreparedWork:
 
     def rolling_back(self) -> Iterator[None]:
         """Roll back, durably on return; the messages that it would have acked are ready again, as
-        redelivered, once all steps are taken. If they are not, the rest follows in later turns.
+        redelivered, once all steps are taken. If they are not, the rest follows in later rounds.
 
         They go back in the order of their queues, as consumers may be given some of them before the
         others are back.

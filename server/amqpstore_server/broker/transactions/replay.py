@@ -166,7 +166,7 @@ class Replays:
         Raises: PreconditionFailedError, if there are too many.
         """
         left = request.limit
-        cost, most_cost = 0, self._context.limits.max_turn_cost
+        cost, most_cost = 0, self._context.limits.round_budget
         room = most = self._context.limits.max_replay_bytes
         known: Envelope | None = None
         parsed: ParsedEnvelope | None = None

@@ -315,7 +315,7 @@ class Forwarding:
         self._full.clear()
 
     def pump(self) -> None:
-        """Send on what can go, as far as the budget of a turn allows."""
+        """Send on what can go, as far as the budget of a round allows."""
         context, letters = self._context, self._letters()
         if self._queue().is_set_aside:
             return
@@ -425,7 +425,7 @@ class Forwarding:
 
     def _send_piece(self) -> bool:
         """Look at the next letters, and send on those that can go, in one transaction. Returns
-        False if the rest has to wait for another turn.
+        False if the rest has to wait for another round.
         """
         context, letters = self._context, self._letters()
         most = max(1, int(_PIECE / context.move_ratio))

@@ -186,14 +186,14 @@ class BrokerContext:
         return min(waits_ms, default=None)
 
     @property
-    def is_turn_spent(self) -> bool:
+    def is_budget_spent(self) -> bool:
         """Whether others should have their turn before more publishes are put in queues."""
-        return self.spent >= self.limits.max_turn_cost
+        return self.spent >= self.limits.round_budget
 
     @property
     def must_moves_wait(self) -> bool:
         """Whether what moves or drops messages has to wait for another turn."""
-        return self.are_moves_paused or self.spent >= self.limits.max_turn_cost
+        return self.are_moves_paused or self.spent >= self.limits.round_budget
 
     def moved_in(self, took_us: float) -> None:
         """Note how much processor time the last move took."""

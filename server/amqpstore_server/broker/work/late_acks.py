@@ -2,7 +2,7 @@
 ack them late, or never.
 
 A channel lists its deliveries by tag, not by queue: that would cost something for each delivery
-and each ack. So all channels are looked at, a part in each turn, soon after a queue was deleted of
+and each ack. So all channels are looked at, a part in each round, soon after a queue was deleted of
 which anything was unacked; those that are deleted within a second are looked for together.
 """
 

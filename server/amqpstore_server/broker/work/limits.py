@@ -14,16 +14,16 @@ class BrokerLimits(NamedTuple):
     `max_replay_bytes` is the most memory of one replay, which is one batch of the log;
     `max_read_back_bytes` the most bytes of bodies that a transaction reads back from disk to move
     them to other queues. A limit of a queue drops `max_dropped` messages at once, and
-    `max_dropped_read` if they have to be read for that. In one turn consumers are given about
+    `max_dropped_read` if they have to be read for that. In one round consumers are given about
     `max_handed_out` messages, and of the bindings of deleted queues and exchanges `max_unbound` are
-    removed. An operator's move is made in transactions of `max_selected` messages. A turn looks at
+    removed. An operator's move is made in transactions of `max_selected` messages. A round looks at
     `max_pumped` of the queues that may have something to hand out. If a publish goes to more than
-    `max_dropping` queues with limits, they drop what is too much then in later turns.
+    `max_dropping` queues with limits, they drop what is too much then in later rounds.
 
-    `max_turn_cost` is the budget of a turn, in about microseconds, for what may be much more than
+    `round_budget` is the budget of a round, in about microseconds, for what may be much more than
     the bytes that clients send: looking for routes among thousands of patterns, putting publishes
-    in many queues, moving messages to other queues, dropping them. The reads of a turn have it, and
-    then the queues once more; the rest waits for the next turn. The costs are below, and in
+    in many queues, moving messages to other queues, dropping them. The reads of a round have it,
+    and then the queues once more; the rest waits for the next round. The costs are below, and in
     `queues.leaving`.
 
     x-death has `max_deaths` entries at most: consumers that republish a message have to fit them in
@@ -43,7 +43,7 @@ class BrokerLimits(NamedTuple):
     max_unbound: int = 256
     max_selected: int = 256
     max_pumped: int = 1024
-    max_turn_cost: int = 3000
+    round_budget: int = 3000
     max_deaths: int = 100
     max_failed_branches: int = 1000
     max_cached_bytes: int = 32 << 20

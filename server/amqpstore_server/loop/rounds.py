@@ -1,8 +1,9 @@
-"""The turn: reads from the sockets that are ready, then does once the work that those reads left.
+"""The rounds of the loop: each reads from the sockets that are ready, then does once the work that
+those reads left.
 
 After the reads the queues hand out new messages, the open batch goes to the committer, and each
 connection with output is written to once. Events outside a read (a timer is due, a login was
-checked) wake the turn.
+checked) wake the loop.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Definer(Protocol):
         """Send nothing to the client until the result is called."""
 
 
-class Turn:
+class LoopRounds:
     """Reads, deliveries, the batch, and writes, in this order.
 
     Args: term, what answers wait for, and whether anything may be sent still.
@@ -68,10 +69,10 @@ class Turn:
         self._probe_at_s = 0.0
         self._switch_interval = SwitchInterval(limits)
         self._share = Share(limits.moves_pause_ratio, limits)
-        """Decides whether moving and dropping messages has had its part of the time."""
+        """Decides whether moving and dropping messages has had its share of the time."""
 
     def wake(self) -> None:
-        """Run a turn soon: there is work."""
+        """Run a round soon: there is work."""
         if not self._is_running:  # it does the work anyway
             self._sockets.wake()
             self._sockets.let_others_run()
@@ -95,16 +96,16 @@ class Turn:
         await caught_up.wait()
 
     async def run(self, committer: Committer) -> None:
-        """Run a turn whenever clients write, or `wake` asks for one. Never returns.
+        """Run a round whenever clients write, or `wake` asks for one. Never returns.
 
-        What a turn leaves is done in the next turn of trio's loop, however that came about: twice
-        in one of them would hold up the other tasks for twice as long.
+        What a round leaves is done in the next turn of trio's loop, however that came about: two
+        rounds in one of its turns would hold up the other tasks for twice as long.
         """
         while True:
             await self._sockets.wait()
-            self.round(committer, trio.current_time())
+            self.run_once(committer, trio.current_time())
 
-    def round(self, committer: Committer, now: float) -> None:
+    def run_once(self, committer: Committer, now: float) -> None:
         """Read from the sockets that are readable, and do what follows from that."""
         self._is_running = True
         context = self._broker.context
@@ -143,7 +144,7 @@ class Turn:
 
     def _commit_definitions(self) -> None:
         """Commit what clients have defined in this round, together: before that no one is
-        answered, as what is in the outboxes is sent at the end of the turn. No one else is served
+        answered, as what is in the outboxes is sent at the end of the round. No one else is served
         meanwhile either, so it counts as part of their reads.
         """
         began_s = time.perf_counter()
@@ -193,7 +194,7 @@ class Turn:
             self._share.took(time.perf_counter(), spent / 1e6)
         if not self._broker.has_more:
             return
-        # Queues that got messages from another queue on the way have their turn next.
+        # Queues that got messages from another queue on the way come next.
         self._sockets.return_in(
             wait_s if must_moves_wait and self._broker.only_moves_are_left else 0.0
         )
@@ -207,7 +208,7 @@ class Turn:
 
     def _send(self, now: float) -> None:
         # A separate function, so that no local variable keeps a connection alive until the next
-        # turn.
+        # round.
         if self._term.has_followers and not self._term.may_send():
             # Clients may be served elsewhere, and this leadership is about to end. Or it goes on: a
             # process that was paused hears of its followers' promises a moment later, when nothing
