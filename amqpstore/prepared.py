@@ -207,10 +207,10 @@ class Prepared:
         store, hidden = self._store, self._hidden
         # Messages that could not be read the last time may be readable by now.
         for run in hidden.quarantined.clear():
-            store.put_back(hidden, run)
+            store.withdrawals.put_back(hidden, run)
         cost = 0
         position = hidden.first_sequence
-        while withdrawn := store.withdraw(
+        while withdrawn := store.withdrawals.withdraw(
             hidden, _READ_AT_ONCE, first_sequence=position, in_parts=True
         ):
             if isinstance(withdrawn, PartlyReadError):
@@ -222,7 +222,7 @@ class Prepared:
                 sequences.extend(range(withdrawn.first_sequence, position))
                 messages += withdrawn.messages or ()
                 cost += withdrawn.count + withdrawn.body_bytes // _BYTES_OF_ONE
-                store.put_back(hidden, withdrawn)
+                store.withdrawals.put_back(hidden, withdrawn)
             else:
                 _log.error("cannot restore a prepared transaction: %s", withdrawn)
             if cost >= _READ_AT_ONCE:
@@ -329,7 +329,7 @@ def restore(store: Store, *, is_unread: bool) -> None:
         acks = GatheredAcks()
         for queue_id, first_sequence, count in row.locked:
             if queue := store.queues.get(queue_id):
-                for run in store.withdraw_range(queue, first_sequence, count):
+                for run in store.withdrawals.withdraw_range(queue, first_sequence, count):
                     acks.add(queue, run)
         if is_empty:
             _log.error("a prepared transaction may be lost, as it cannot be read: %s", row.label)

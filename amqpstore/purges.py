@@ -176,7 +176,7 @@ def restore(store: Store, hidden: Queue, row: PreparedRow) -> None:
             for first, count in ranges:
                 files += queue.set_aside(first, first + count)
                 # Of a file that has other messages, too, its entries are read.
-                runs += store.withdraw_range(queue, first, count)
+                runs += store.withdrawals.withdraw_range(queue, first, count)
             asides.append(Aside(queue, ranges, files, runs))
     if not asides:
         _remove(store, hidden)

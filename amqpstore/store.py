@@ -5,8 +5,6 @@ background work of `housekeep`, which its worker does. Changes take effect in me
 enter the open batch of the log; they are durable once that batch is. A caller that has promised
 something registers with `when_durable` and then either calls `sync`, or drives the batches itself:
 `seal`, `write`, `complete` (see `log`), and `housekeep` now and then.
-
-Past 600 lines because it is one interface: each method says in its docstring what it promises.
 """
 
 from __future__ import annotations
@@ -50,7 +48,6 @@ from amqpstore.queues.arguments import (
     check_own,
     check_queue,
     check_taken,
-    check_whole,
     publish_bytes,
 )
 from amqpstore.queues.disposal import Disposal
@@ -330,20 +327,11 @@ class Store(ClosableStore):
     ) -> Run | Unread | None:
         """Take up to `limit` messages off the head of a queue; None if nothing is ready.
 
-        With `first_sequence`, the first messages from it on. With `acked` they are acked at once.
-        A run may hold fewer than there are; of messages on disk it holds about 1 MiB. A message
-        that cannot be read is returned as the error that says why, once, and is in quarantine until
-        `read_again` or the next start can read it. But if the reason is a lack of descriptors or
-        memory (ReadLaterError) it stays ready, to be taken some time later. With `in_parts` so does
-        a large one that is on disk (PartlyReadError), until some calls have read it, so that none
-        of them holds up others. While more is taken than the memory budget allows, `housekeep` and
-        `free_memory` drop the messages of unacked runs from memory: see `bring_back`.
+        They are withdrawn, see `Withdrawals.withdraw`, and that is a delivery; with `acked` they
+        are acked at once. While more is taken than the memory budget allows, `housekeep` and
+        `free_memory` drop the messages of unacked runs from memory: see `StoredRuns.bring_back`.
         Raises: TypeError.
         """
-        if queue.__class__ is not Queue:
-            check_queue(queue)
-        if limit.__class__ is not int:
-            check_whole("a limit", limit)
         run = self.withdrawals.withdraw(queue, limit, first_sequence, in_parts=in_parts)
         if not isinstance(run, Run):
             return run
@@ -360,93 +348,6 @@ class Store(ClosableStore):
             check_taken(queue, run)
         run.delivery_count += 1
         self._log_delivered(queue, run)
-
-    def peek(self, queue: Queue, first_sequence: int = 0) -> Message | None:
-        """Return the message at the head of a queue, and leave it: the one that `take` returns
-        next.
-
-        None if nothing is ready, or it cannot be read: `take` then says so.
-        """
-        check_queue(queue)
-        return self.withdrawals.peek(queue, first_sequence)
-
-    def peek_many(self, queue: Queue, limit: int, first_sequence: int = 0) -> Sequence[Message]:
-        """Return up to `limit` messages that one `take` returns next, and leave them; empty if
-        `peek` returns None.
-        """
-        if queue.__class__ is not Queue:
-            check_queue(queue)
-        return self.withdrawals.peek_many(queue, limit, first_sequence)
-
-    def withdraw(
-        self, queue: Queue, limit: int, *, first_sequence: int = 0, in_parts: bool = False
-    ) -> Run | Unread | None:
-        """Take messages as `take` does, but without a delivery.
-
-        The run is then acked, by itself or in a transaction, or put back. After a crash before that
-        it is ready.
-        """
-        if queue.__class__ is not Queue:
-            check_queue(queue)
-        if limit.__class__ is not int:
-            check_whole("a limit", limit)
-        return self.withdrawals.withdraw(queue, limit, first_sequence, in_parts=in_parts)
-
-    def withdraw_first(self, queue: Queue, limit: int) -> Run | ReadLaterError | None:
-        """Withdraw messages at the head of a queue, which are not needed: they are not read. The
-        run has its messages only if they are in memory.
-
-        Returns: None, if nothing is ready.
-        """
-        check_queue(queue)
-        return self.withdrawals.withdraw_first(queue, limit)
-
-    def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
-        """Withdraw the existing ones of `count` messages from a sequence on.
-
-        Bodies are not read: a run has its messages only if they are in memory.
-        Raises: ReadLaterError; nothing is withdrawn then.
-        """
-        check_queue(queue)
-        return self.withdrawals.withdraw_range(queue, first_sequence, count)
-
-    def withdraw_expired(
-        self, queue: Queue, now_ms: int, *, bodies: bool, in_parts: bool = False
-    ) -> Run | Unread | None:
-        """Withdraw a run that expires by `now_ms`, the earliest; None if there is none.
-
-        Args: now_ms, since 1970; bodies, whether messages are needed: otherwise they are not read,
-        and the run has them only if they are in memory; in_parts, as of `take`.
-        """
-        if queue.__class__ is not Queue:
-            check_queue(queue)
-        return self.withdrawals.withdraw_expired(queue, now_ms, bodies=bodies, in_parts=in_parts)
-
-    def next_expiry(self, queue: Queue) -> int:
-        """Return when, ms since 1970, the first ready message expires; 0 if none ever does.
-
-        Nothing expires before that. It may be too early: then `withdraw_expired` finds nothing, and
-        returns a later time from then on.
-        """
-        if queue.__class__ is not Queue:
-            check_queue(queue)
-        found = queue.first_to_expire()
-        return found.expires_ms if found else 0
-
-    def put_back(self, queue: Queue, run: Run) -> None:
-        """Put a withdrawn run back in its place, ready."""
-        if queue.__class__ is not Queue or run.__class__ is not Run:
-            check_taken(queue, run)
-        if run.account is not None:
-            run.account.remove(run)
-        if run.messages is not None:
-            if run.is_short:
-                # An envelope shared with neighbours that have left meanwhile counts here from now
-                # on.
-                run.bring_back(run.messages)
-        else:
-            run.let_go()
-        self.withdrawals.make_ready(queue, run)
 
     def ack(self, queue: Queue, run: Run) -> None:
         """Remove a run that was taken or withdrawn for good. Raises: TypeError."""
@@ -474,7 +375,7 @@ class Store(ClosableStore):
         if queue.__class__ is not Queue or run.__class__ is not Run:
             check_taken(queue, run)
         run.delivery_count += 1
-        self.put_back(queue, run)
+        self.withdrawals.put_back(queue, run)
 
     def purge(self, queue: Queue) -> int:
         """Remove all ready messages. Returns how many there were."""

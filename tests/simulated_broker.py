@@ -235,12 +235,12 @@ class SimulatedBroker:
         found: list[Message] = []
         for level in self.vhost.queue(name).priorities:
             runs = []
-            while (run := self.store.withdraw(level, 1000)) is not None:
+            while (run := self.store.withdrawals.withdraw(level, 1000)) is not None:
                 assert isinstance(run, Run)
                 runs.append(run)
                 found += run.messages or []
             for run in runs:
-                self.store.put_back(level, run)
+                self.store.withdrawals.put_back(level, run)
         return found
 
     def headers(self, name: str) -> list[dict[str, Any]]:

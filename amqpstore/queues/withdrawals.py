@@ -1,6 +1,8 @@
 """Withdrawals: ready messages leave their queues, from memory or from disk, and come back.
 
-Nothing here is logged: see `Store.take`, `Store.ack` and `Store.purge`.
+A message that was withdrawn is in no queue, and on disk it still is: nothing here is logged. So
+whoever withdraws it then acks it, by itself or in a transaction, takes it as a delivery, or puts it
+back; a crash before that leaves it ready. See `Store.take`, `Store.ack` and `Store.purge`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from amqpstore.format.index import PagedFile
 from amqpstore.format.message import Message
 from amqpstore.format.runs import Run
 from amqpstore.log.segments import Unread
+from amqpstore.queues.arguments import check_queue, check_taken, check_whole
 from amqpstore.queues.memory import Memory
 from amqpstore.queues.queue import Queue
 from amqpstore.queues.stored_runs import StoredRuns
@@ -25,8 +28,11 @@ _MAX_PEEKED = 64
 
 
 class Withdrawals:
-    """Takes messages off queues. Args: split_messages, of which a part is split off a longer run
-    whose messages are taken one by one.
+    """Takes messages off the queues of one store, and makes them ready again.
+
+    It alone moves runs out of `Queue.ready`, but for whole queues that are purged, and keeps the
+    queue's counts and the memory's in step with that. Args: split_messages, of which a part is
+    split off a longer run whose messages are taken one by one.
     """
 
     def __init__(self, stored: StoredRuns, memory: Memory, split_messages: int) -> None:
@@ -35,9 +41,22 @@ class Withdrawals:
         self._split_messages = split_messages
 
     def withdraw(
-        self, queue: Queue, limit: int, first_sequence: int, *, in_parts: bool = False
+        self, queue: Queue, limit: int, first_sequence: int = 0, *, in_parts: bool = False
     ) -> Run | Unread | None:
-        """Withdraw up to `limit` messages, from a sequence on; with bodies: see `Store.take`."""
+        """Withdraw up to `limit` messages at the head of a queue; None if nothing is ready.
+
+        With `first_sequence`, the first messages from it on. A run may hold fewer than there are;
+        of messages on disk it holds about 1 MiB. A message that cannot be read is returned as the
+        error that says why, once, and is in quarantine until `Store.read_again` or the next start
+        can read it. But if the reason is a lack of descriptors or memory (ReadLaterError) it stays
+        ready, to be withdrawn some time later. With `in_parts` so does a large one that is on disk
+        (PartlyReadError), until some calls have read it, so that none of them holds up others.
+        Raises: TypeError.
+        """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
+        if limit.__class__ is not int:
+            check_whole("a limit", limit)
         if limit < 1:
             return None
         if first_sequence:
@@ -86,7 +105,12 @@ class Withdrawals:
         return run
 
     def withdraw_first(self, queue: Queue, limit: int) -> Run | ReadLaterError | None:
-        """Withdraw messages at the head of a queue: see `Store.withdraw_first`."""
+        """Withdraw messages at the head of a queue, which are not needed: they are not read. The
+        run has its messages only if they are in memory.
+
+        Returns: None, if nothing is ready.
+        """
+        check_queue(queue)
         while queue.is_head_paged:
             error = self._stored.page_in(queue, queue.paged[0])
             if isinstance(error, ReadLaterError):
@@ -103,7 +127,12 @@ class Withdrawals:
         return run
 
     def withdraw_range(self, queue: Queue, first_sequence: int, count: int) -> list[Run]:
-        """Withdraw what exists of a range: see `Store.withdraw_range`."""
+        """Withdraw the existing ones of `count` messages from a sequence on.
+
+        Bodies are not read: a run has its messages only if they are in memory.
+        Raises: ReadLaterError; nothing is withdrawn then.
+        """
+        check_queue(queue)
         end = first_sequence + count
         for file in queue.paged_between(first_sequence, end):
             error = self._stored.page_in(queue, file)
@@ -130,21 +159,43 @@ class Withdrawals:
     def withdraw_expired(
         self, queue: Queue, now_ms: int, *, bodies: bool, in_parts: bool = False
     ) -> Run | Unread | None:
-        """Withdraw a run that expires by `now_ms`: see `Store.withdraw_expired`."""
-        while (found := queue.first_to_expire()) and found.expires_ms <= now_ms:
-            if isinstance(found, PagedFile):
-                if error := self._stored.page_in(queue, found):
+        """Withdraw a run that expires by `now_ms`, the earliest; None if there is none.
+
+        Args: now_ms, since 1970; bodies, whether messages are needed: otherwise they are not read,
+        and the run has them only if they are in memory; in_parts, as of `withdraw`.
+        """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
+        while (first := queue.first_to_expire()) and first.expires_ms <= now_ms:
+            if isinstance(first, PagedFile):
+                if error := self._stored.page_in(queue, first):
                     return error
-            elif found.messages is None and bodies:
-                return self._remove_stored(queue, found, 0, found.count, in_parts=in_parts)
+            elif first.messages is None and bodies:
+                return self._remove_stored(queue, first, 0, first.count, in_parts=in_parts)
             else:
-                run = self._cut(queue, found, 0, found.count)
+                run = self._cut(queue, first, 0, first.count)
                 self._count_out(queue, run)
                 return run
         return None
 
+    def next_expiry(self, queue: Queue) -> int:
+        """Return when, ms since 1970, the first ready message expires; 0 if none ever does.
+
+        Nothing expires before that. It may be too early: then `withdraw_expired` finds nothing, and
+        returns a later time from then on.
+        """
+        if queue.__class__ is not Queue:
+            check_queue(queue)
+        found = queue.first_to_expire()
+        return found.expires_ms if found else 0
+
     def peek(self, queue: Queue, first_sequence: int = 0) -> Message | None:
-        """Return the message at the head of a queue: see `Store.peek`."""
+        """Return the message at the head of a queue, and leave it: the one that `withdraw` returns
+        next.
+
+        None if nothing is ready, or it cannot be read: `withdraw` then says so.
+        """
+        check_queue(queue)
         if queue.is_head_paged:
             file = queue.paged[0]
             try:
@@ -172,7 +223,9 @@ class Withdrawals:
         return run.messages[0] if run.messages else None
 
     def peek_many(self, queue: Queue, limit: int, first_sequence: int = 0) -> Sequence[Message]:
-        """Return what one take returns next: see `Store.peek_many`."""
+        """Return up to `limit` messages that one `withdraw` returns next, and leave them; empty if
+        `peek` returns None.
+        """
         head = self.peek(queue, first_sequence)
         if head is None:
             return ()
@@ -181,6 +234,21 @@ class Withdrawals:
             if messages is not None and messages[0] is head:
                 return messages[:limit]
         return (head,)
+
+    def put_back(self, queue: Queue, run: Run) -> None:
+        """Put a run that was withdrawn or taken back in its place, ready."""
+        if queue.__class__ is not Queue or run.__class__ is not Run:
+            check_taken(queue, run)
+        if run.account is not None:
+            run.account.remove(run)
+        if run.messages is not None:
+            if run.is_short:
+                # An envelope shared with neighbours that have left meanwhile counts here from now
+                # on.
+                run.bring_back(run.messages)
+        else:
+            run.let_go()
+        self.make_ready(queue, run)
 
     def make_ready(self, queue: Queue, run: Run) -> None:
         """Insert a run in its place in its queue: it can be taken."""

@@ -92,7 +92,7 @@ class History:
         queue = self.queue
         if queue.deleted:
             return
-        while expired := store.withdraw_expired(queue, now_ms, bodies=False):
+        while expired := store.withdrawals.withdraw_expired(queue, now_ms, bodies=False):
             if isinstance(expired, ReadLaterError):
                 break
             if isinstance(expired, Run):
@@ -102,7 +102,7 @@ class History:
             paged = queue.is_head_paged
             first = queue.paged[0].first if paged else queue.ready.first.first_sequence
             try:
-                runs = store.withdraw_range(queue, first, excess)
+                runs = store.withdrawals.withdraw_range(queue, first, excess)
             except ReadLaterError as error:
                 _log.warning("the history of a queue exceeds its limit: %s", error)
                 return
@@ -135,7 +135,7 @@ class History:
     def _read(self, store: Store, sequence: int) -> tuple[Run, list[Message]] | None:
         """Return some messages from a sequence on, and leave them there."""
         queue = self.queue
-        while found := store.withdraw(queue, _AT_ONCE, first_sequence=sequence):
+        while found := store.withdrawals.withdraw(queue, _AT_ONCE, first_sequence=sequence):
             if isinstance(found, ReadLaterError):
                 raise found
             if isinstance(found, MessageDamagedError):
@@ -143,7 +143,7 @@ class History:
             messages = found.messages or []
             # They are on disk, as a copy is ready once it is durable.
             found.let_go()
-            store.put_back(queue, found)
+            store.withdrawals.put_back(queue, found)
             return found, messages
         return None
 

@@ -50,6 +50,6 @@ class SharedPrepared:
         """
         with self._locked_store.working() as store:
             for queue, run in self._prepared.rollback():
-                store.put_back(queue, run)
+                store.withdrawals.put_back(queue, run)
                 if named := self._queues.of_id(queue.id):
                     named.arrivals.arrived(run.count)

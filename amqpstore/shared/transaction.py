@@ -182,7 +182,7 @@ class SharedTransaction:
         check_str("a queue name", queue)
         with self._locked_store.working() as store:
             self._check()
-            return store.peek(self._queues.get(queue).queue)
+            return store.withdrawals.peek(self._queues.get(queue).queue)
 
     def commit(self) -> None:
         """Commit and end: durable on return. The end of the block does it automatically.

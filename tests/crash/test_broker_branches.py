@@ -17,6 +17,7 @@ import amqpstore.prepared
 import amqpstore.queues.acks
 from amqpstore import Prepared, Publish, Store
 from amqpstore.queues.acks import GatheredAcks
+from amqpstore.queues.withdrawals import Withdrawals
 from amqpstore_server.broker.channels import local_transaction
 from amqpstore_server.broker.channels.branches import Branches, Steps, Told, XaStatus, Xid
 from amqpstore_server.broker.errors import BrokerError
@@ -431,7 +432,7 @@ def committed_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_locked_after_a_restart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Store, "withdraw_range", lambda *_: [])
+    patch.setattr(Withdrawals, "withdraw_range", lambda *_: [])
 
 
 def what_is_committed_is_in_doubt_again(patch: pytest.MonkeyPatch) -> None:

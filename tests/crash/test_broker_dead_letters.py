@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from amqpstore import Run, Store
+from amqpstore import Run
+from amqpstore.queues.withdrawals import Withdrawals
 from amqpstore_server.broker.definitions.deletion import Deletion
 from amqpstore_server.broker.messages.deaths import Death, one_more_death
 from amqpstore_server.broker.queues.backlog import Taken
@@ -21,6 +22,7 @@ from amqpstore_server.broker.queues.kinds import DelayBacklog, DelayQueue, Recen
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.transaction import Transaction
 from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
+from tests.store_of_withdrawals import noted_stores
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -425,16 +427,17 @@ def deaths_are_not_merged(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_expires_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:
-    withdraw_expired = Store.withdraw_expired
+    stores = noted_stores(patch)
+    withdraw_expired = Withdrawals.withdraw_expired
 
-    def withdrawn(self: Store, queue: object, now_ms: int, **options: Any) -> object:
-        run = withdraw_expired(self, queue, now_ms, **options)  # type: ignore[arg-type]
+    def withdrawn(self: Withdrawals, queue: Any, now_ms: int, **options: Any) -> object:
+        run = withdraw_expired(self, queue, now_ms, **options)
         if isinstance(run, Run):
-            self.redeliver(queue, run)  # type: ignore[arg-type]
-            sync_at_once(self)
+            stores[self].redeliver(queue, run)
+            sync_at_once(stores[self])
         return run
 
-    patch.setattr(Store, "withdraw_expired", withdrawn)
+    patch.setattr(Withdrawals, "withdraw_expired", withdrawn)
 
 
 def delays_are_forgotten(patch: pytest.MonkeyPatch) -> None:

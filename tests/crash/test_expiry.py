@@ -16,12 +16,14 @@ import pytest
 from amqpstore import Envelope, Message, Options, Queue, Run, Store
 from amqpstore.catalog import tables
 from amqpstore.queues.unacked import Unacked
+from amqpstore.queues.withdrawals import Withdrawals
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
 from tests.crash.histories import DIRECTORY
 from tests.small_limits import small_limits
+from tests.store_of_withdrawals import noted_stores
 
 ENVELOPE = Envelope("", "q", b"\x10\x00\x02")
 OPTIONS = Options(
@@ -86,13 +88,13 @@ class History:
             held = self._expired(source, now_ms)
             if held is not None and now_ms == 20:
                 # The target was full, say. It is moved the next time.
-                self.store.put_back(source, held)
+                self.store.withdrawals.put_back(source, held)
                 self.store.checkpoint()
                 held = self._expired(source, now_ms)
             while held is not None:
                 self._move(source, held, target)
                 held = self._expired(source, now_ms)
-        while (run := self.store.withdraw(source, 2)) is not None:
+        while (run := self.store.withdrawals.withdraw(source, 2)) is not None:
             assert isinstance(run, Run)
             # Something else becomes durable, and a checkpoint is made, while it is in no queue.
             self.store.create_queue(f"other-{run.first_sequence}")
@@ -102,7 +104,7 @@ class History:
             self._move(source, run, target)
 
     def _expired(self, source: Queue, now_ms: int) -> Run | None:
-        run = self.store.withdraw_expired(source, now_ms, bodies=True)
+        run = self.store.withdrawals.withdraw_expired(source, now_ms, bodies=True)
         assert run is None or isinstance(run, Run)
         return run
 
@@ -143,7 +145,7 @@ def violations() -> Iterator[str]:
             where = f"at {event} ({image.description})"
             store = open_store(image.files)
             queues = queues_of(store)
-            first_ms = store.next_expiry(queues["source"])
+            first_ms = store.withdrawals.next_expiry(queues["source"])
             source, counts = drained(store, queues["source"])
             target, _ = drained(store, queues["target"])
             store.abandon()
@@ -166,20 +168,41 @@ def test_what_expires_or_is_withdrawn_is_in_exactly_one_queue() -> None:
 
 def acks_come_first(patch: pytest.MonkeyPatch) -> None:
     """As a broker that drops a message and only then publishes it elsewhere."""
-    withdraw_expired = Store.withdraw_expired
+    stores = noted_stores(patch)
+    withdraw_expired = Withdrawals.withdraw_expired
 
-    def dropped(self: Store, queue: Queue, now_ms: int, *, bodies: bool) -> object:
+    def dropped(self: Withdrawals, queue: Queue, now_ms: int, *, bodies: bool) -> object:
         run = withdraw_expired(self, queue, now_ms, bodies=bodies)
         if isinstance(run, Run):
-            self.ack(queue, run)
-            self.sync()
+            stores[self].ack(queue, run)
+            stores[self].sync()
         return run
 
-    patch.setattr(Store, "withdraw_expired", dropped)
+    patch.setattr(Withdrawals, "withdraw_expired", dropped)
 
 
 def what_is_withdrawn_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Store, "withdraw", Store.take)
+    stores = noted_stores(patch)
+    withdraw = Withdrawals.withdraw
+    takes: list[Queue] = []
+
+    def taken(
+        self: Withdrawals,
+        queue: Queue,
+        limit: int,
+        first_sequence: int = 0,
+        *,
+        in_parts: bool = False,
+    ) -> object:
+        if takes:
+            return withdraw(self, queue, limit, first_sequence, in_parts=in_parts)
+        takes.append(queue)
+        try:
+            return stores[self].take(queue, limit, first_sequence=first_sequence, in_parts=in_parts)
+        finally:
+            takes.pop()
+
+    patch.setattr(Withdrawals, "withdraw", taken)
     # What was taken leaves memory where it is too much, and this history moves what it has there.
     patch.setattr(Unacked, "let_go", lambda *_: None)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from amqpstore import Envelope, Message, Queue, Run, Store
+from amqpstore.queues.withdrawals import Withdrawals
 from amqpstore_tools.drill.trace import Trace
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
@@ -135,13 +136,13 @@ def test_what_is_locked_in_several_index_files_is_locked_after_any_crash() -> No
 def test_a_lock_that_ends_with_the_first_index_file_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    withdraw_range = Store.withdraw_range
+    withdraw_range = Withdrawals.withdraw_range
 
-    def withdraw_of_one_file(self: Store, queue: Queue, first: int, count: int) -> list[Run]:
+    def one_file(self: Withdrawals, queue: Queue, first: int, count: int) -> list[Run]:
         ends = [state.end for state in queue.index.values() if first < state.end]
         return withdraw_range(self, queue, first, min([count, *(end - first for end in ends)]))
 
-    monkeypatch.setattr(Store, "withdraw_range", withdraw_of_one_file)
+    monkeypatch.setattr(Withdrawals, "withdraw_range", one_file)
     with pytest.raises(AssertionError):
         for files in images(history()):
             check(files)

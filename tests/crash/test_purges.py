@@ -143,7 +143,7 @@ def test_an_end_that_removes_the_row_first_is_caught(monkeypatch: pytest.MonkeyP
     def end(self: Purged) -> bool:
         self.undo()
         for queue, last in zip(self.queues, (COUNT, 5), strict=True):
-            for run in self._store.withdraw_range(queue, 1, last):
+            for run in self._store.withdrawals.withdraw_range(queue, 1, last):
                 self._store.ack(queue, run)
         return True
 

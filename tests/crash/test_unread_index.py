@@ -344,7 +344,7 @@ def test_what_cannot_be_committed_meanwhile_can_be_rolled_back(path: str) -> Non
         with pytest.raises(UndecidableError, match="index of queue"):
             prepared.publishes()
     for queue, run in prepared.rollback():
-        store.put_back(queue, run)
+        store.withdrawals.put_back(queue, run)
     bad.bad = []
     opened.wait()
     assert ready(store) == {

@@ -162,7 +162,7 @@ while True:
     queue = store.create_queue(str(number))
     store.publish([queue, kept], [Message(envelope, b"%d " % number + bytes(500))])
     store.sync()
-    run = store.withdraw(queue, 1)
+    run = store.withdrawals.withdraw(queue, 1)
     with store.transaction() as transaction:
         transaction.ack(queue, run)
         transaction.publish([moved], run.messages)

@@ -71,11 +71,13 @@ class StoreWithAClock(StoreAgainstPlainLists):
         if model is None:
             model = self._model(place)
         due = self._due(model)
-        run = self.store.withdraw_expired(model.queue, self.now_ms, bodies=bodies or then == "move")
+        run = self.store.withdrawals.withdraw_expired(
+            model.queue, self.now_ms, bodies=bodies or then == "move"
+        )
         if not due:
             assert run is None
             # What was too early has moved on.
-            assert not 0 < self.store.next_expiry(model.queue) <= self.now_ms
+            assert not 0 < self.store.withdrawals.next_expiry(model.queue) <= self.now_ms
             return
         assert isinstance(run, Run), run
         assert run.expires_ms == min(stored.expires_ms for stored in due)
@@ -88,7 +90,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
     def withdraw(self, place: int, limit: int) -> None:
         model = self._where(lambda model: model.ready, place)
         assert model is not None
-        run = self.store.withdraw(model.queue, limit)
+        run = self.store.withdrawals.withdraw(model.queue, limit)
         assert isinstance(run, Run), run
         assert run.first_sequence == model.ready[0].sequence
         assert run.count <= limit
@@ -145,7 +147,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
     @rule(place=places)
     def look_at_the_head(self, place: int) -> None:
         model = self._model(place)
-        message = self.store.peek(model.queue)
+        message = self.store.withdrawals.peek(model.queue)
         if model.ready:
             assert isinstance(message, Message)
             assert message.body == model.ready[0].body
@@ -183,7 +185,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
         if then == "move" and run.messages is not None and held[0].persistent:
             self._move(model, run, held)
         elif then == "put back":
-            self.store.put_back(model.queue, run)
+            self.store.withdrawals.put_back(model.queue, run)
             model.ready = sorted([*model.ready, *held], key=lambda stored: stored.sequence)
         else:
             self.store.ack(model.queue, run)

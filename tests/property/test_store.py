@@ -243,9 +243,9 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         at = skipped % len(model.ready)
         if at:
             first = model.ready[at].sequence
-            runs = self.store.withdraw_range(model.queue, first, limit)
+            runs = self.store.withdrawals.withdraw_range(model.queue, first, limit)
         else:
-            run = self.store.withdraw_first(model.queue, limit)
+            run = self.store.withdrawals.withdraw_first(model.queue, limit)
             assert isinstance(run, Run)
             runs = [run]
         for run in runs:
@@ -265,7 +265,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             model.ready = [one for one in model.ready if one.sequence not in sequences]
             self.store.ack(model.queue, run)
         else:
-            self.store.put_back(model.queue, run)
+            self.store.withdrawals.put_back(model.queue, run)
 
     @precondition(lambda self: self.models)
     @rule(place=places)

@@ -24,16 +24,17 @@ def left_by(limit_bytes: int) -> list[str]:
 
 
 def runs_of(simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, method: str) -> list[int]:
-    """How many messages are in each run that a method of the store returns."""
+    """How many messages are in each run that a method of the store's withdrawals returns."""
     found: list[int] = []
-    returned = getattr(simulated.store, method)
+    withdrawals = simulated.store.withdrawals
+    returned = getattr(withdrawals, method)
 
     def counted(*arguments: Any, **options: Any) -> Any:
         run = returned(*arguments, **options)
         found.append(run.count)
         return run
 
-    monkeypatch.setattr(simulated.store, method, counted)
+    monkeypatch.setattr(withdrawals, method, counted)
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from amqpstore import Envelope, Message, Options, Queue, Run, Store, StoreError, Transaction
+from amqpstore.queues.withdrawals import Withdrawals
 from amqpstore.system.clock import SimulatedClock
 from amqpstore.system.filenames import INDEX, index_path
 from amqpstore_tools.drill import manual, own_disk
@@ -97,7 +98,7 @@ def loses_from(name: str, publisher: int | None = None) -> Harm:
     def harm(store: Store) -> None:
         queue = _named(store, name)
         for sequence in range(1, queue.next_sequence):
-            message = store.peek(queue, sequence)
+            message = store.withdrawals.peek(queue, sequence)
             key = key_of(message.body) if message else None
             if key is not None and publisher in (None, key.publisher):
                 store.take(queue, 1, acked=True, first_sequence=sequence)
@@ -108,7 +109,7 @@ def loses_from(name: str, publisher: int | None = None) -> Harm:
 
 
 def undoes_a_move(store: Store) -> None:
-    message = store.peek(_named(store, MOVES[1]))
+    message = store.withdrawals.peek(_named(store, MOVES[1]))
     assert message is not None
     store.publish([_named(store, MOVES[0])], [message])
     store.sync()
@@ -194,12 +195,12 @@ def commits_in_steps(patch: pytest.MonkeyPatch) -> None:
 
 
 def expires_late(patch: pytest.MonkeyPatch) -> None:
-    withdraw_expired = Store.withdraw_expired
+    withdraw_expired = Withdrawals.withdraw_expired
 
-    def late(self: Store, queue: Queue, now_ms: int, *, bodies: bool) -> object:
+    def late(self: Withdrawals, queue: Queue, now_ms: int, *, bodies: bool) -> object:
         return withdraw_expired(self, queue, now_ms - (1 << 50), bodies=bodies)
 
-    patch.setattr(Store, "withdraw_expired", late)
+    patch.setattr(Withdrawals, "withdraw_expired", late)
 
 
 def works_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from amqpstore.errors import DurabilityError
 from amqpstore.log.batch import Batch
 from amqpstore.log.log import Log
 from amqpstore.log.space import Space
+from amqpstore.queues.withdrawals import Withdrawals
 from amqpstore.system.clock import Clock, SimulatedClock
 from amqpstore_tools.check.store import Checked
 from amqpstore_tools.copying.restoring import restore
@@ -99,12 +100,12 @@ def test_a_store_that_adopts_what_a_failed_sync_left_in_memory_is_seen(
 def test_messages_that_expire_too_early_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    withdraw_expired = Store.withdraw_expired
+    withdraw_expired = Withdrawals.withdraw_expired
 
-    def early(self: Store, queue: Queue, now_ms: int, *, bodies: bool) -> object:
+    def early(self: Withdrawals, queue: Queue, now_ms: int, *, bodies: bool) -> object:
         return withdraw_expired(self, queue, now_ms + 10_000, bodies=bodies)
 
-    monkeypatch.setattr(Store, "withdraw_expired", early)
+    monkeypatch.setattr(Withdrawals, "withdraw_expired", early)
     assert "I1" in {one.invariant for one in drill("clock-jumps", tmp_path, images=200).findings}
 
 

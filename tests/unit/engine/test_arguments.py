@@ -180,7 +180,7 @@ def test_who_takes_nothing_gets_nothing(disk: Disk) -> None:
     store.publish([queue], messages(b"a"))
     for limit in (0, -1):
         assert store.take(queue, limit) is None
-        assert store.withdraw(queue, limit) is None
+        assert store.withdrawals.withdraw(queue, limit) is None
     store.sync()
     assert queue.ready_count == 1
     store.abandon()
@@ -292,13 +292,15 @@ def test_a_path_from_a_directory_that_was_deleted_is_not_a_store(
 WRONG: list[Any] = [None, "q", 7, ["q"], object()]
 OF_A_QUEUE: dict[str, Callable[[Store, Any], object]] = {
     "take": lambda store, queue: store.take(queue, 1),
-    "peek": lambda store, queue: store.peek(queue),
-    "peek_many": lambda store, queue: store.peek_many(queue, 1),
-    "withdraw": lambda store, queue: store.withdraw(queue, 1),
-    "withdraw_first": lambda store, queue: store.withdraw_first(queue, 1),
-    "withdraw_range": lambda store, queue: store.withdraw_range(queue, 1, 1),
-    "withdraw_expired": lambda store, queue: store.withdraw_expired(queue, 1, bodies=True),
-    "next_expiry": lambda store, queue: store.next_expiry(queue),
+    "peek": lambda store, queue: store.withdrawals.peek(queue),
+    "peek_many": lambda store, queue: store.withdrawals.peek_many(queue, 1),
+    "withdraw": lambda store, queue: store.withdrawals.withdraw(queue, 1),
+    "withdraw_first": lambda store, queue: store.withdrawals.withdraw_first(queue, 1),
+    "withdraw_range": lambda store, queue: store.withdrawals.withdraw_range(queue, 1, 1),
+    "withdraw_expired": lambda store, queue: store.withdrawals.withdraw_expired(
+        queue, 1, bodies=True
+    ),
+    "next_expiry": lambda store, queue: store.withdrawals.next_expiry(queue),
     "purge": lambda store, queue: store.purge(queue),
     "purge_aside": lambda store, queue: store.purge_aside([queue], "label"),
     "clear": lambda store, queue: store.clear(queue),
@@ -315,7 +317,7 @@ OF_A_QUEUE: dict[str, Callable[[Store, Any], object]] = {
 OF_A_RUN: dict[str, Callable[[Store, Any, Any], object]] = {
     "ack": lambda store, queue, run: store.ack(queue, run),
     "requeue": lambda store, queue, run: store.requeue(queue, run),
-    "put_back": lambda store, queue, run: store.put_back(queue, run),
+    "put_back": lambda store, queue, run: store.withdrawals.put_back(queue, run),
     "redeliver": lambda store, queue, run: store.redeliver(queue, run),
     "ack in a transaction": lambda store, queue, run: store.transaction().ack(queue, run),
 }
@@ -391,7 +393,7 @@ def test_a_limit_that_is_not_a_whole_number_is_refused(disk: Disk, limit: Any) -
     store = disk.open()
     queue = store.create_queue("q")
     store.publish([queue], messages(b"a", b"b"))
-    for withdraw in (store.take, store.withdraw):
+    for withdraw in (store.take, store.withdrawals.withdraw):
         with pytest.raises(TypeError, match="a limit must be a whole number"):
             withdraw(queue, limit)
     assert drain(store, queue) == [b"a", b"b"]

@@ -116,7 +116,9 @@ def work(store: Store, queue: Queue, rng: random.Random, held: list[Run]) -> Non
         store.requeue(queue, held.pop(rng.randrange(len(held))))
     elif way == 7 and rng.random() < 0.2:
         store.purge(queue)
-    elif isinstance(run := store.withdraw_expired(queue, store.clock.wall_ms(), bodies=False), Run):
+    elif isinstance(
+        run := store.withdrawals.withdraw_expired(queue, store.clock.wall_ms(), bodies=False), Run
+    ):
         store.ack(queue, run)
     store.sync()
     if rng.random() < 0.4:

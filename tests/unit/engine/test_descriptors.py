@@ -148,16 +148,16 @@ def test_what_cannot_be_read_for_now_stays_ready(
     if checkpointed:
         files.bad += [(f"{index}/{name}", 0, 0) for name in os.listdir(index)]
     store.log._descriptors.close()
-    for call in (store.take, store.withdraw):
+    for call in (store.take, store.withdrawals.withdraw):
         found = call(queue, 10)
         assert isinstance(found, ReadLaterError)
         assert "Nothing is lost" in str(found)
-    assert store.peek(queue) is None
+    assert store.withdrawals.peek(queue) is None
     if checkpointed:
         with pytest.raises(ReadLaterError):
             store.read_index(queue)
         with pytest.raises(ReadLaterError):
-            store.withdraw_range(queue, 1, 2)
+            store.withdrawals.withdraw_range(queue, 1, 2)
     assert queue.ready_count == 2
     assert (queue.quarantined.count, queue.unreadable_count) == (0, 0)
     files.bad = []

@@ -42,7 +42,7 @@ def publish(store: Store, queue: Queue, *expires_ms: int) -> None:
 def expired(store: Store, queue: Queue, now_ms: int = LATE_MS, *, read: bool = True) -> list[int]:
     """Withdraw and drop what has expired; the sequences, in the order in which they came."""
     found: list[int] = []
-    while (run := store.withdraw_expired(queue, now_ms, bodies=read)) is not None:
+    while (run := store.withdrawals.withdraw_expired(queue, now_ms, bodies=read)) is not None:
         assert isinstance(run, Run), run
         assert 0 < run.expires_ms <= now_ms
         if read:
@@ -114,12 +114,12 @@ def test_the_earliest_comes_first_wherever_it_is(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
     publish(store, queue, 50, 0, 10, 30, 0, 20)
-    assert store.next_expiry(queue) == 10
+    assert store.withdrawals.next_expiry(queue) == 10
     assert expired(store, queue, 9) == []
     assert expired(store, queue, 30) == [3, 6, 4]
-    assert store.next_expiry(queue) == 50
+    assert store.withdrawals.next_expiry(queue) == 50
     assert expired(store, queue) == [1]
-    assert store.next_expiry(queue) == 0
+    assert store.withdrawals.next_expiry(queue) == 0
     assert drain(store, queue) == [b"0", b"0"]
     store.abandon()
 
@@ -129,8 +129,8 @@ def test_no_message_that_never_expires_is_in_the_index(disk: Disk, durable: bool
     store = disk.open()
     queue = store.create_queue("q", durable=durable)
     publish(store, queue, *[0] * 10)
-    assert (len(queue.expiry), store.next_expiry(queue)) == (0, 0)
-    assert store.withdraw_expired(queue, LATE_MS, bodies=True) is None
+    assert (len(queue.expiry), store.withdrawals.next_expiry(queue)) == (0, 0)
+    assert store.withdrawals.withdraw_expired(queue, LATE_MS, bodies=True) is None
     store.abandon()
 
 
@@ -150,13 +150,13 @@ def test_what_was_given_back_expires(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
     publish(store, queue, 10, 20)
-    one, two = take(store, queue, 1), store.withdraw(queue, 1)
+    one, two = take(store, queue, 1), store.withdrawals.withdraw(queue, 1)
     assert isinstance(two, Run)
-    assert store.next_expiry(queue) == 0
-    store.put_back(queue, two)
-    assert store.next_expiry(queue) == 20
+    assert store.withdrawals.next_expiry(queue) == 0
+    store.withdrawals.put_back(queue, two)
+    assert store.withdrawals.next_expiry(queue) == 20
     store.requeue(queue, one)
-    assert store.next_expiry(queue) == 10
+    assert store.withdrawals.next_expiry(queue) == 10
     assert expired(store, queue) == [1, 2]
     store.abandon()
 
@@ -166,7 +166,7 @@ def test_what_is_ready_when_durable_expires_only_then(disk: Disk) -> None:
     queue = store.create_queue("q")
     with store.transaction() as transaction:
         transaction.publish([queue], messages(b"10"), expires_ms=10)
-    assert store.next_expiry(queue) == 0
+    assert store.withdrawals.next_expiry(queue) == 0
     store.sync()
     assert expired(store, queue) == [1]
     store.abandon()
@@ -180,7 +180,7 @@ def test_purge_and_deletion_leave_nothing_to_expire(disk: Disk) -> None:
         store.checkpoint()
     store.purge(queue)
     store.delete_queue(other)
-    assert [store.next_expiry(one) for one in (queue, other)] == [0, 0]
+    assert [store.withdrawals.next_expiry(one) for one in (queue, other)] == [0, 0]
     assert (len(queue.expiry), len(other.expiry)) == (0, 0)
     store.abandon()
 
@@ -202,7 +202,7 @@ def test_the_index_grows_with_what_is_there_and_not_with_what_was(disk: Disk) ->
 
 def expired_count(store: Store, queue: Queue) -> list[Run]:
     found: list[Run] = []
-    while (run := store.withdraw_expired(queue, LATE_MS, bodies=False)) is not None:
+    while (run := store.withdrawals.withdraw_expired(queue, LATE_MS, bodies=False)) is not None:
         assert isinstance(run, Run)
         found.append(run)
     return found
@@ -251,7 +251,7 @@ def test_what_is_paged_costs_one_entry_a_file(disk: Disk) -> None:
     store = disk.open()
     queue = queue_named(store, "q")
     assert (len(queue.ready), len(queue.paged), len(queue.expiry)) == (0, 100, 100)
-    assert store.next_expiry(queue) == 100
+    assert store.withdrawals.next_expiry(queue) == 100
     store.abandon()
 
 
@@ -266,7 +266,7 @@ def test_only_the_file_that_is_due_is_paged_in(disk: Disk, restarted: bool) -> N
         store = disk.open()
         queue = queue_named(store, "q")
     before = len(queue.paged)
-    assert store.next_expiry(queue) == 10
+    assert store.withdrawals.next_expiry(queue) == 10
     assert expired(store, queue, 10) == [14]
     assert len(queue.paged) == before - 1
     assert expired(store, queue, 40) == [11, 16, 15]
@@ -289,7 +289,7 @@ def test_it_is_the_same_after_a_checkpoint_and_a_restart(disk: Disk) -> None:
         store.abandon()
         store = disk.open()
         queue = queue_named(store, "q")
-        assert store.next_expiry(queue) == 40
+        assert store.withdrawals.next_expiry(queue) == 40
     assert expired(store, queue) == [4, 5, 6, 7, 8]
     store.abandon()
 
@@ -305,9 +305,9 @@ def test_an_entry_that_is_too_early_is_read_once_and_moves_on(disk: Disk) -> Non
         disk.catalog._tables["index"][key] = row
     store = disk.open()
     queue = queue_named(store, "q")
-    assert store.next_expiry(queue) == 5
-    assert store.withdraw_expired(queue, 7, bodies=True) is None
-    assert store.next_expiry(queue) == 10
+    assert store.withdrawals.next_expiry(queue) == 5
+    assert store.withdrawals.withdraw_expired(queue, 7, bodies=True) is None
+    assert store.withdrawals.next_expiry(queue) == 10
     store.abandon()
 
 
@@ -357,7 +357,7 @@ def test_merged_index_files_have_the_earliest_of_what_is_live(disk: Disk) -> Non
     assert min(row["expires_ms"] for row in rows) == 40
     store = disk.open()
     queue = queue_named(store, "q")
-    assert store.next_expiry(queue) == 40
+    assert store.withdrawals.next_expiry(queue) == 40
     assert expired(store, queue) == kept
     store.abandon()
 
@@ -371,7 +371,9 @@ def test_an_index_that_cannot_be_read_is_said_once_and_does_not_stop_the_rest(di
     files[0].write_bytes(bytes(files[0].stat().st_size))
     store = disk.open()
     queue = queue_named(store, "q")
-    assert isinstance(store.withdraw_expired(queue, LATE_MS, bodies=True), MessageDamagedError)
+    assert isinstance(
+        store.withdrawals.withdraw_expired(queue, LATE_MS, bodies=True), MessageDamagedError
+    )
     assert expired(store, queue) == [5, 6, 7, 8]
     assert queue.unreadable_count == 4
     store.abandon()
@@ -385,7 +387,9 @@ def test_a_message_that_cannot_be_read_is_said_once_and_does_not_stop_the_rest(d
     disk.flip(1, disk.read(1).index(b"10"))
     store = disk.open()
     queue = queue_named(store, "q")
-    assert isinstance(store.withdraw_expired(queue, LATE_MS, bodies=True), MessageDamagedError)
+    assert isinstance(
+        store.withdrawals.withdraw_expired(queue, LATE_MS, bodies=True), MessageDamagedError
+    )
     assert expired(store, queue) == [2, 3]
     assert queue.quarantined.count == 1
     store.abandon()
@@ -402,11 +406,11 @@ def test_messages_that_were_written_aside_expire(tmp_path: Path) -> None:
         store.publish([queue], body, expires_ms=time_ms)
         store.housekeep()
     assert queue.memory_bytes == 0
-    assert store.next_expiry(queue) == 10
-    back = store.withdraw_expired(queue, 10, bodies=False)
+    assert store.withdrawals.next_expiry(queue) == 10
+    back = store.withdrawals.withdraw_expired(queue, 10, bodies=False)
     assert isinstance(back, Run)
     assert back.messages is None
-    store.put_back(queue, back)
+    store.withdrawals.put_back(queue, back)
     assert sorted(expired(store, queue, 10)) == [2, 3]
     assert expired(store, queue, read=False) == [1, 4]
     # Nothing is kept that nobody can come back for.

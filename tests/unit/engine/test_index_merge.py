@@ -149,10 +149,10 @@ def test_a_merge_that_fails_again_and_again_leaves_no_file(disk: Disk) -> None:
     store.publish([queue], messages(*[b"x"] * COUNT))
     store.sync()
     store.checkpoint()
-    for run in store.withdraw_range(queue, 1, 10_000):
+    for run in store.withdrawals.withdraw_range(queue, 1, 10_000):
         store.ack(queue, run)
     for sequence in range(10_001, 10_004):
-        for run in store.withdraw_range(queue, sequence, 1):
+        for run in store.withdrawals.withdraw_range(queue, sequence, 1):
             store.ack(queue, run)
         store.sync()
         files.fails = {"append"}

@@ -80,7 +80,7 @@ def test_a_compaction_counts_what_it_frees(tmp_path: Path) -> None:
             store.sync()
         for sequence in range(1, 25):
             if sequence % 4:
-                (run,) = store.withdraw_range(queue, sequence, 1)
+                (run,) = store.withdrawals.withdraw_range(queue, sequence, 1)
                 store.ack(queue, run)
         store.sync()
         before = store.statistics.figures().log

@@ -226,11 +226,11 @@ def test_nothing_is_held_when_everything_is_gone(disk: Disk, how: str) -> None:
         elif how == "purge":
             assert store.purge(queue) == 1200
         elif how == "expire":
-            while run := store.withdraw_expired(queue, EXPIRES_MS, bodies=False):
+            while run := store.withdrawals.withdraw_expired(queue, EXPIRES_MS, bodies=False):
                 assert isinstance(run, Run)
                 store.ack(queue, run)
         elif how == "drop":
-            while run := store.withdraw(queue, 100):
+            while run := store.withdrawals.withdraw(queue, 100):
                 assert isinstance(run, Run)
                 store.ack(queue, run)
         else:
@@ -304,9 +304,9 @@ def test_an_envelope_counts_for_what_stays_on_both_sides(disk: Disk) -> None:
     queue = store.create_queue("q")
     (shared,) = {message.envelope for message in with_headers(0)}
     store.publish([queue], [Message(shared, b"body")] * 6)
-    store.withdraw_range(queue, 2, 1)
+    store.withdrawals.withdraw_range(queue, 2, 1)
     check(store)
-    store.withdraw(queue, 1, first_sequence=4)
+    store.withdrawals.withdraw(queue, 1, first_sequence=4)
     check(store)
     store.abandon()
 
@@ -332,7 +332,7 @@ def test_a_look_at_a_transient_message_finds_it_however_short_memory_is(disk: Di
     assert in_memory(queue) == 0
     for body in written:
         for _ in range(2):
-            message = store.peek(queue)
+            message = store.withdrawals.peek(queue)
             assert message is not None
             assert message.body == body
         assert bodies(take(store, queue, 1)) == [body]

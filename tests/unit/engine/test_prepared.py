@@ -89,7 +89,7 @@ def test_a_rollback_leaves_what_was_and_says_that_it_was_delivered(
     for _ in range(restarts):
         store = restarted(disk, store)
     for queue, run in only(store).rollback():
-        store.put_back(queue, run)
+        store.withdrawals.put_back(queue, run)
     for _ in range(2):
         assert not store.prepared
         assert len(store.queues) == 2
@@ -154,7 +154,7 @@ def test_checkpoints_and_paging_change_nothing_about_it(disk: Disk) -> None:
     store = restarted(disk, store)
     store.checkpoint()
     for queue, run in only(store).rollback():
-        store.put_back(queue, run)
+        store.withdrawals.put_back(queue, run)
     store.checkpoint()
     store = restarted(disk, store)
     assert drain(store, queue_named(store, "source")) == [b"2", b"3", b"4", b"5", b"6"]

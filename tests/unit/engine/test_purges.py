@@ -68,7 +68,7 @@ def test_an_undo_brings_everything_back_in_its_place(disk: Disk, restarts: str) 
     run = store.take(queue, 1, first_sequence=4)
     assert isinstance(run, Run)
     assert run.delivery_count == 1
-    store.put_back(queue, run)
+    store.withdrawals.put_back(queue, run)
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "orders")

@@ -49,7 +49,7 @@ def test_one_message_is_read_without_all_that_follows_it(tmp_path: Path) -> None
     first = queue.next_sequence - COUNT
     files.asked.clear()
     for number in (7000, 2000, 9999, 4000):
-        message = store.peek(queue, first + number)
+        message = store.withdrawals.peek(queue, first + number)
         assert message is not None
         assert message.body == bodies[number]
     assert sum(files.asked) <= 4 * 2 * STEP_BYTES

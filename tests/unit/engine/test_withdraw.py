@@ -60,7 +60,7 @@ def filled(disk: Disk, where: str, count: int = 16) -> tuple[Store, Queue]:
 
 
 def withdraw(store: Store, queue: Queue, limit: int = 1000) -> Run:
-    run = store.withdraw(queue, limit)
+    run = store.withdrawals.withdraw(queue, limit)
     assert isinstance(run, Run), run
     return run
 
@@ -95,7 +95,7 @@ def test_what_was_split_off_a_long_run_still_expires(long_run: Disk) -> None:
         store.publish([queue], messages(*(b"%d" % number for number in range(20))), expires_ms=9)
         take(store, queue, 1)
         expired: list[int] = []
-        while run := store.withdraw_expired(queue, 10, bodies=False):
+        while run := store.withdrawals.withdraw_expired(queue, 10, bodies=False):
             assert isinstance(run, Run)
             expired += range(run.first_sequence, run.end)
         assert sorted(expired) == list(range(2, 21))
@@ -106,7 +106,7 @@ def test_dropping_one_of_very_many_copies_only_a_few(long_run: Disk) -> None:
         queue = store.create_queue("q")
         store.publish([queue], messages(*(b"%d" % number for number in range(20))))
         for left in ([3, 16], [2, 16], [1, 16], [16], [3, 12]):
-            run = store.withdraw_first(queue, 1)
+            run = store.withdrawals.withdraw_first(queue, 1)
             assert isinstance(run, Run)
             assert run.count == 1
             store.ack(queue, run)
@@ -124,8 +124,8 @@ def test_nothing_is_taken_where_nothing_is_ready(disk: Disk) -> None:
     queue = store.create_queue("q")
     assert store.take(queue, 1) is None
     assert store.take(queue, 1, first_sequence=1) is None
-    assert store.withdraw(queue, 1) is None
-    assert store.peek(queue) is None
+    assert store.withdrawals.withdraw(queue, 1) is None
+    assert store.withdrawals.peek(queue) is None
     assert store.stored.ready_bytes(queue) == 0
     store.abandon()
 
@@ -195,13 +195,13 @@ def test_a_look_at_the_head_takes_nothing(disk: Disk, where: str) -> None:
     store, queue = filled(disk, where)
     for number in range(1, 17):
         for _ in range(2):
-            message = store.peek(queue)
+            message = store.withdrawals.peek(queue)
             assert message is not None
             assert message.body == b"%d" % number
         assert queue.ready_count == 17 - number
         run = take(store, queue, 1)
         assert (run.first_sequence, run.delivery_count) == (number, 0)
-    assert store.peek(queue) is None
+    assert store.withdrawals.peek(queue) is None
     store.abandon()
 
 
@@ -213,7 +213,7 @@ def test_a_look_keeps_few_bodies_in_memory(disk: Disk) -> None:
     store = disk.open()
     queue = queue_named(store, "q")
     for _ in range(3):
-        assert store.peek(queue) is not None
+        assert store.withdrawals.peek(queue) is not None
         assert 0 < queue.memory_bytes <= 100 * 64
     assert queue.ready_count == 1000
     assert len(drain(store, queue)) == 1000
@@ -229,10 +229,10 @@ def test_a_look_at_what_cannot_be_read_leaves_it_to_take(disk: Disk) -> None:
     disk.flip(1, disk.read(1).index(b"first"))
     store = disk.open()
     queue = queue_named(store, "q")
-    assert store.peek(queue) is None
+    assert store.withdrawals.peek(queue) is None
     assert queue.ready_count == 2
     assert isinstance(store.take(queue, 1), MessageDamagedError)
-    message = store.peek(queue)
+    message = store.withdrawals.peek(queue)
     assert message is not None
     assert message.body == b"second"
     store.abandon()
@@ -243,10 +243,10 @@ def test_a_look_at_what_has_no_readable_index_leaves_it_to_take(disk: Disk) -> N
     path = min(Path(disk.directory, "index").iterdir())
     sound = path.read_bytes()
     path.write_bytes(b"not an index")
-    assert store.peek(queue) is None
+    assert store.withdrawals.peek(queue) is None
     assert queue.ready_count == 8
     path.write_bytes(sound)
-    assert store.peek(queue) is not None
+    assert store.withdrawals.peek(queue) is not None
     store.abandon()
 
 
@@ -263,7 +263,7 @@ def test_what_is_withdrawn_does_not_count_as_delivered(disk: Disk, where: str) -
     assert [bodies(run) for run in runs] == [[b"1"], [b"2"], [b"3"]]
     assert store.log.is_empty
     for run in reversed(runs):
-        store.put_back(queue, run)
+        store.withdrawals.put_back(queue, run)
     assert store.log.is_empty
     found = [take(store, queue, 1) for _ in range(12)]
     assert [run.first_sequence for run in found] == list(range(1, 13))
@@ -316,7 +316,7 @@ def test_a_run_of_a_deleted_queue_is_put_back_nowhere(disk: Disk) -> None:
     store, queue = filled(disk, "in memory", 2)
     run = withdraw(store, queue, 1)
     store.delete_queue(queue)
-    store.put_back(queue, run)
+    store.withdrawals.put_back(queue, run)
     assert queue.ready_count == 0
     store.abandon()
 
@@ -329,9 +329,9 @@ def test_bodies_leave_memory_behind_what_was_put_back_without_them(tmp_path: Pat
     store.set_lazy(queue, lazy=True)
     store.publish([queue], messages(b"aside", envelope=TRANSIENT), expires_ms=1)
     store.housekeep()
-    run = store.withdraw_expired(queue, 1, bodies=False)
+    run = store.withdrawals.withdraw_expired(queue, 1, bodies=False)
     assert isinstance(run, Run)
-    store.put_back(queue, run)
+    store.withdrawals.put_back(queue, run)
     store.publish([queue], messages(b"x" * 1000))
     store.sync()
     assert queue.memory_bytes == 0
@@ -343,7 +343,7 @@ def test_bodies_leave_memory_behind_what_was_put_back_without_them(tmp_path: Pat
 
 
 def withdraw_first(store: Store, queue: Queue, limit: int) -> Run:
-    run = store.withdraw_first(queue, limit)
+    run = store.withdrawals.withdraw_first(queue, limit)
     assert isinstance(run, Run), run
     return run
 
@@ -362,7 +362,7 @@ def test_what_is_withdrawn_first_is_not_read(disk: Disk, where: str) -> None:
             assert bodies(run) == [b"%d" % number for number in range(run.first_sequence, run.end)]
         store.ack(queue, run)
     assert found == list(range(1, 17))
-    assert store.withdraw_first(queue, 3) is None
+    assert store.withdrawals.withdraw_first(queue, 3) is None
     assert store.log.measures.read_messages == 0
     assert queue.memory_bytes == 0
     store.sync()
@@ -375,7 +375,7 @@ def test_what_was_withdrawn_first_can_be_put_back(disk: Disk) -> None:
         store, queue = filled(Disk(f"{disk.directory} {where}", limits=disk.limits), where)
         run = withdraw_first(store, queue, 3)
         assert queue.ready_count == 16 - run.count
-        store.put_back(queue, run)
+        store.withdrawals.put_back(queue, run)
         assert store.log.is_empty
         assert drain(store, queue) == [b"%d" % number for number in range(1, 17)]
         store.abandon()
@@ -386,11 +386,11 @@ def test_what_was_withdrawn_first_still_has_what_expires_behind_it(disk: Disk) -
     queue = store.create_queue("q")
     store.publish([queue], messages(b"1", b"2", b"3"), expires_ms=9)
     withdraw_first(store, queue, 1)
-    assert store.next_expiry(queue) == 9
-    run = store.withdraw_expired(queue, 9, bodies=False)
+    assert store.withdrawals.next_expiry(queue) == 9
+    run = store.withdrawals.withdraw_expired(queue, 9, bodies=False)
     assert isinstance(run, Run)
     assert (run.first_sequence, run.count) == (2, 2)
-    assert not store.next_expiry(queue)
+    assert not store.withdrawals.next_expiry(queue)
     store.abandon()
 
 
@@ -451,7 +451,7 @@ def test_who_gave_a_run_back_is_kept_through_a_checkpoint(disk: Disk) -> None:
         run = store.take(queue, 1, first_sequence=sequence)
         assert isinstance(run, Run)
         run.returned_by = consumer
-        store.put_back(queue, run)
+        store.withdrawals.put_back(queue, run)
     store.checkpoint()
     found = {}
     while queue.ready_count:

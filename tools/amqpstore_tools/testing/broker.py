@@ -357,14 +357,14 @@ class MemoryBroker:
         bodies = []
         for level in self._app.broker.vhost(vhost).queue(name).priorities:
             runs = []
-            while (run := self._store.withdraw(level, _READ_AT_ONCE)) is not None:
+            while (run := self._store.withdrawals.withdraw(level, _READ_AT_ONCE)) is not None:
                 if isinstance(run, ReadLaterError):
                     break
                 if isinstance(run, Run):
                     runs.append(run)
                     bodies += [message.body for message in run.messages or ()]
             for run in runs:
-                self._store.put_back(level, run)
+                self._store.withdrawals.put_back(level, run)
         return bodies
 
     # Errors.

@@ -89,7 +89,7 @@ class Backlog:
         """Return a run that could not leave to its place, as if it had not been taken."""
         if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes += self._store.stored.run_bytes(taken.run)
-        self._store.put_back(taken.store_queue, taken.run)
+        self._store.withdrawals.put_back(taken.store_queue, taken.run)
         if taken.run.expires_ms and not self._queue().is_set_aside:
             self.watch_expiry()
 
@@ -163,7 +163,7 @@ class Backlog:
         """Take what is ready of some neighbours off the queue, without a delivery. They have their
         messages only if these are in memory. Raises: ReadLaterError.
         """
-        runs = self._store.withdraw_range(store_queue, first_sequence, count)
+        runs = self._store.withdrawals.withdraw_range(store_queue, first_sequence, count)
         if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes -= sum(map(self._store.stored.run_bytes, runs))
         return [Taken(store_queue, run) for run in runs]
@@ -234,19 +234,19 @@ class Backlog:
     ) -> Run | Unread | None:
         """Withdraw messages of a queue beyond its limits: at most `most`, and no other."""
         if not self._needs_bodies:
-            return self._store.withdraw_first(store_queue, min(excess, most))
+            return self._store.withdrawals.withdraw_first(store_queue, min(excess, most))
         max_bytes = self._queue().settings.max_length_bytes
         over = 0 if max_bytes is None else self.ready_bytes - max_bytes
         wanted = excess
         if over > 0:
             # About as many as are to be dropped: to withdraw them one by one takes much longer.
             wanted = max(excess, over * self.priorities.ready_count // max(self.ready_bytes, 1))
-        run = self._store.withdraw(store_queue, min(wanted, most), in_parts=True)
+        run = self._store.withdrawals.withdraw(store_queue, min(wanted, most), in_parts=True)
         if isinstance(run, Run) and run.count > excess:
             count = _count_of(run.messages or (), over)
             if max(count, excess) < run.count:
                 part = run.split(max(count, excess))
-                self._store.put_back(store_queue, run)
+                self._store.withdrawals.put_back(store_queue, run)
                 return part
         return run
 
@@ -286,7 +286,7 @@ class Backlog:
         Returns False if others have to wait.
         """
         for _ in range(_EXPIRED_AT_ONCE):
-            next_ms = self._store.next_expiry(store_queue)
+            next_ms = self._store.withdrawals.next_expiry(store_queue)
             if not 0 < next_ms <= now_ms:
                 break
             if not self._has_room():
@@ -298,7 +298,7 @@ class Backlog:
                 self.has_expired = True
                 self._queue().go_on_later()
                 return False
-            run = self._store.withdraw_expired(
+            run = self._store.withdrawals.withdraw_expired(
                 store_queue, now_ms, bodies=self._needs_bodies, in_parts=True
             )
             if isinstance(run, PartlyReadError):
@@ -321,7 +321,7 @@ class Backlog:
 
     def watch_expiry(self) -> None:
         """Set the timer to when the next message expires, or earlier."""
-        dues = [due for one in self.priorities if (due := self._store.next_expiry(one))]
+        dues = [due for one in self.priorities if (due := self._store.withdrawals.next_expiry(one))]
         self.expiry.set_sooner(min(dues, default=0))
 
     def _expire_due(self) -> None:

@@ -52,7 +52,7 @@ class DelayBacklog(Backlog):
 
     def watch_expiry(self) -> None:
         for _, store_queue in self.priorities.ascending():
-            if due_ms := self._store.next_expiry(store_queue):
+            if due_ms := self._store.withdrawals.next_expiry(store_queue):
                 self.expiry.set_sooner(due_ms)
                 return
 
@@ -141,7 +141,7 @@ class ConsumedBacklog(Backlog):
             else:
                 first = store_queue.ready.first.first_sequence
             try:
-                runs = self._store.withdraw_range(store_queue, first, excess)
+                runs = self._store.withdrawals.withdraw_range(store_queue, first, excess)
             except ReadLaterError as error:
                 # The next copy tries again.
                 _log.warning(

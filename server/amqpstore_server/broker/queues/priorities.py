@@ -113,7 +113,7 @@ class Priorities:
         for store_queue in self._descending:
             first = _first_but(store_queue, not_from) if not_from else 0
             if store_queue.ready_count and (
-                messages := self._store.peek_many(store_queue, limit, first)
+                messages := self._store.withdrawals.peek_many(store_queue, limit, first)
             ):
                 return messages
         return ()

@@ -153,7 +153,7 @@ def _expire(world: _World) -> tuple[str, list[Fault]]:
     faults: list[Fault] = []
     now_ms = world.clock.wall_ms()
     count = 0
-    while run := world.store.withdraw_expired(world.queue, now_ms, bodies=True):
+    while run := world.store.withdrawals.withdraw_expired(world.queue, now_ms, bodies=True):
         if isinstance(run, MessageDamagedError | ReadLaterError):
             return "expired", [("I1", f"an expired message cannot be read: {run}")]
         for message in run.messages or ():
