@@ -159,7 +159,7 @@ class SimulatedClient:
         if (
             connection.is_authenticating
             or connection.outbox.is_unread
-            or connection.must_not_be_read
+            or connection.input.must_not_be_read
         ):
             return False
         is_waiting = connection.is_input_paused

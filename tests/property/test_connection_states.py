@@ -280,7 +280,9 @@ class ChannelPeer:
             if isinstance(answer.method, methods.ConnectionClose):
                 assert answer.method.reply_code == 504
         if self.is_connected:
-            channel = self._client.connection._session._channels.get(NUMBER)
+            session = self._client.connection.session
+            assert session is not None
+            channel = session._channels.get(NUMBER)
             assert (channel.state if channel else ChannelState.CLOSED) is self.state
         assert (self._client.connection.state in SERVED) == self.is_connected
 

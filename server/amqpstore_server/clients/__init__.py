@@ -1,5 +1,6 @@
 """Shared by the connections of all protocols. Plain synchronous calls, without sockets or clock.
 
+- `connection`: the connection itself, for the loop and for what is shown of it.
 - `login`, `authorization`: what a client says who it is, and what it may do once that was checked.
 - `limits`: how much one client may use; `alarm_state`: whether it has to wait with what it
   publishes.

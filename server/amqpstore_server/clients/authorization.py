@@ -13,15 +13,13 @@ from amqpstore_server.clients.login import CheckedLogin
 class Authorization:
     """The rights of one client.
 
-    `token` is what its token grants; None if it logged in without one. `is_renewing` says whether
-    another token of it is being checked.
+    `token` is what its token grants; None if it logged in without one.
 
     Args: may_impersonate, whether a user may publish with another user's user-id.
     """
 
     def __init__(self, may_impersonate: Callable[[str], bool]) -> None:
         self.token: TokenRights | None = None
-        self.is_renewing = False
         self._may_impersonate = may_impersonate
         self._access: Access | None = None
 

@@ -350,7 +350,7 @@ class SocketConnection:
 
         Args: at_once, whether to read even if the socket is not readable.
         """
-        self.has_more = at_once or bool(self.amqp.waiting or self._rest)
+        self.has_more = at_once or bool(self.amqp.input.waiting or self._rest)
         self._is_to_be_read = True
         self._update_reading()
 
@@ -403,8 +403,8 @@ class SocketConnection:
         """Read once from the socket and handle the bytes, or go on with those of the last read."""
         try:
             self._read(now)
-            if self.amqp.has_defined:
-                self.amqp.has_defined = False
+            if self.amqp.input.has_defined:
+                self.amqp.input.has_defined = False
                 self._rounds.note_definer(self)
         except FATAL:
             raise
@@ -415,10 +415,10 @@ class SocketConnection:
         amqp = self.amqp
         if self.has_more:
             self.has_more = False
-            if amqp.waiting or self._rest:
+            if amqp.input.waiting or self._rest:
                 self._go_on(now)
                 return
-        if amqp.has_published and not self._committer.has_room and amqp.is_served:
+        if amqp.input.has_published and not self._committer.has_room and amqp.is_served:
             # All clients together may send far more than fits. Who has published nothing goes on:
             # acks take little room.
             self._need_attention()
@@ -426,7 +426,7 @@ class SocketConnection:
         sizes = self._read_size
         limits = self._sockets.limits
         least = limits.min_read_bytes
-        most = least if amqp.held.events else sizes.byte_count
+        most = least if amqp.input.held.events else sizes.byte_count
         try:
             read = self._socket.recv(most)
         except BlockingIOError:
@@ -434,9 +434,9 @@ class SocketConnection:
         except OSError:
             read = b""
         if not read:
-            if amqp.held.events:
+            if amqp.input.held.events:
                 # It has left: that is to be noticed after what it published has been handled.
-                amqp.must_not_be_read = True
+                amqp.input.must_not_be_read = True
                 self._need_attention()
             else:
                 # Not in the task, whose turn comes later: the client may be back before that, and
@@ -456,10 +456,10 @@ class SocketConnection:
             if size > LONG_BYTES and (part := part_of(read, limits)):
                 self._rest = read[part:]
                 read = read[:part]
-            message_count = amqp.message_count
+            message_count = amqp.input.message_count
             began_s = time.thread_time()
             goes_on = amqp.receive(read, now) and not self._rest
-            message_count = amqp.message_count - message_count
+            message_count = amqp.input.message_count - message_count
             sizes.note(len(read), message_count, time.thread_time() - began_s)
             self.is_costly = sizes.is_costly
         if not goes_on:
@@ -473,15 +473,15 @@ class SocketConnection:
         """Handle a part of what is left of the last read."""
         amqp = self.amqp
         part = b""
-        message_count = amqp.message_count
+        message_count = amqp.input.message_count
         began_s = time.thread_time()
-        if amqp.waiting:
+        if amqp.input.waiting:
             amqp.go_on(now)
         else:
             size = part_of(self._rest, self._sockets.limits) or len(self._rest)
             part, self._rest = self._rest[:size], self._rest[size:]
             amqp.receive(part, now)
-        message_count = amqp.message_count - message_count
+        message_count = amqp.input.message_count - message_count
         self.charge(time.thread_time() - began_s, len(part), message_count)
         # A method in steps may have defined something in any of them.
         self._rounds.when_defined(self.withhold())
@@ -502,12 +502,12 @@ class SocketConnection:
             login = amqp.negotiated.login
             if found := self._logins.known(login, is_loopback=self._is_loopback):
                 self._decided(login, found, now)
-        has_more = bool(amqp.waiting or self._rest)
+        has_more = bool(amqp.input.waiting or self._rest)
         waits = amqp.is_finished or amqp.is_authenticating or amqp.outbox.is_unread
         self.has_more = has_more and not waits
         if amqp.is_blocked:
             self._alarms.blocked[self] = None
-        if waits or (amqp.must_not_be_read and not has_more):
+        if waits or (amqp.input.must_not_be_read and not has_more):
             self._need_attention()
 
     def alarm_is_over(self) -> None:
@@ -541,7 +541,11 @@ class SocketConnection:
                     await self._unread.park()
             if amqp.is_finished or self._is_broken:
                 return
-            if amqp.has_published and amqp.is_served and not (amqp.waiting or self._rest):
+            if (
+                amqp.input.has_published
+                and amqp.is_served
+                and not (amqp.input.waiting or self._rest)
+            ):
                 with trio.CancelScope() as self._held_back:
                     await self._hold_back()
                 self._held_back = None
@@ -559,7 +563,7 @@ class SocketConnection:
         """Wait until more may be published: no alarm holds any of it, and the disk has caught
         up.
         """
-        if self.amqp.must_not_be_read:
+        if self.amqp.input.must_not_be_read:
             await self._blocked.park()
         if not self._committer.has_room:
             await self._rounds.wait_for_room()

@@ -100,7 +100,7 @@ def connection_columns(
             "channels": lambda one: len(one.amqp.channels),
             "channel_max": lambda one: one.amqp.negotiated.channel_max,
             "frame_max": lambda one: one.amqp.negotiated.frame_max,
-            "timeout": lambda one: one.amqp.heartbeat_s,
+            "timeout": lambda one: one.amqp.heartbeat.interval_s,
             "auth_mechanism": lambda one: one.amqp.negotiated.mechanism,
             "client_properties": lambda one: shown_table(one.amqp.negotiated.client_properties),
             "user_provided_name": lambda one: given_name(one) or ABSENT,

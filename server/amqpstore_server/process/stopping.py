@@ -29,8 +29,8 @@ _GOODBYE_S = 3.0
 """How long clients may take to answer connection.close."""
 
 
-class ClientConnection(Protocol):
-    """A client's connection."""
+class DrainedConnection(Protocol):
+    """The connection of a client, for a broker that stops."""
 
     def stop_deliveries(self) -> None:
         """Deliver nothing more to the client."""
@@ -42,7 +42,7 @@ class ClientConnection(Protocol):
         """Close the connection, whatever it is doing."""
 
 
-async def drain(connections: Collection[ClientConnection], drain_s: float) -> int:
+async def drain(connections: Collection[DrainedConnection], drain_s: float) -> int:
     """Close connections as they become quiet. Returns how many are left at the deadline."""
     for connection in list(connections):
         connection.stop_deliveries()
@@ -52,12 +52,12 @@ async def drain(connections: Collection[ClientConnection], drain_s: float) -> in
     return _count_left(connections)
 
 
-def _count_left(connections: Collection[ClientConnection]) -> int:
+def _count_left(connections: Collection[DrainedConnection]) -> int:
     now = trio.current_time()
     return sum(connection.drain(now) for connection in list(connections))
 
 
-async def say_goodbye(connections: Collection[ClientConnection]) -> int:
+async def say_goodbye(connections: Collection[DrainedConnection]) -> int:
     """Close every connection, giving the clients some seconds to answer.
 
     Returns how many did not.

@@ -12,7 +12,7 @@ import trio
 from amqpstore import DeposedError, Store
 from amqpstore_server.config.config import Config
 from amqpstore_server.listening.management_sockets import ManagementSockets
-from amqpstore_server.process.stopping import ClientConnection
+from amqpstore_server.process.stopping import DrainedConnection
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
 from amqpstore_server.terms.replication_figures import ReplicationFigures
@@ -149,7 +149,7 @@ class LeadingTerm:
             # Clients are told before everything ends: see `step_down`.
             await trio.sleep_forever()
 
-    async def step_down(self, connections: Collection[ClientConnection]) -> None:
+    async def step_down(self, connections: Collection[DrainedConnection]) -> None:
         """Close all clients once this member leads no longer.
 
         Raises: DeposedError; what ends the process.

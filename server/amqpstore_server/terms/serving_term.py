@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from amqpstore_server.config.config import Config
 from amqpstore_server.listening.management_sockets import ManagementSockets
-from amqpstore_server.process.stopping import ClientConnection
+from amqpstore_server.process.stopping import DrainedConnection
 
 if TYPE_CHECKING:
     from amqpstore_server.terms.replication_figures import ReplicationFigures
@@ -62,7 +62,7 @@ class ServingTerm(Protocol):
     async def watch(self, watch_committer: Callable[[], Awaitable[None]]) -> None:
         """Run until the disk fails. Raises: DurabilityError."""
 
-    async def step_down(self, connections: Collection[ClientConnection]) -> None:
+    async def step_down(self, connections: Collection[DrainedConnection]) -> None:
         """Close all clients once this broker may serve no longer. Raises: what ends the time."""
 
     async def stop(self) -> None:
@@ -107,7 +107,7 @@ class SingleNode:
     async def watch(self, watch_committer: Callable[[], Awaitable[None]]) -> None:
         await watch_committer()
 
-    async def step_down(self, connections: Collection[ClientConnection]) -> None:
+    async def step_down(self, connections: Collection[DrainedConnection]) -> None:
         pass
 
     async def stop(self) -> None:

@@ -363,9 +363,9 @@ def test_one_whose_publish_waits_counts_as_a_publisher() -> None:
     with SimulatedServer() as server:
         clients(server)
         client = SimulatedClient.opened(server, channels=1)
-        assert not client.connection.has_published
+        assert not client.connection.input.has_published
         receive(client, publish(b"1"))
-        assert client.connection.has_published
+        assert client.connection.input.has_published
 
 
 def test_no_more_targets_are_remembered_than_fit() -> None:
@@ -373,7 +373,9 @@ def test_no_more_targets_are_remembered_than_fit() -> None:
         one, *_ = clients(server, 1)
         server.exchange("topic", "topic")
         server.bind("topic", "q", "#")
-        targets = one.connection._session.context.simple_targets
+        session = one.connection.session
+        assert session is not None
+        targets = session.context.simple_targets
         most = 0
         for start in range(0, 1000, 50):
             keys = [f"key{number}" for number in range(start, start + 50)]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from amqpstore.format.limits import StoreLimits
-from amqpstore_server.amqp.connection import HANDSHAKE_S, LOGIN_CHECK_S
 from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.rules.settings import Settings
+from amqpstore_server.clients.connection import HANDSHAKE_S, LOGIN_CHECK_S
 from amqpstore_server.clients.limits import Limits
 from amqpstore_server.clients.login import CheckedLogin
 from amqpstore_server.protocol import methods
@@ -184,9 +184,9 @@ def test_who_publishes_and_closes_the_channel_at_once_has_published(
     client: SimulatedClient,
 ) -> None:
     """Such a client has to wait as others do while the disk is nearly full."""
-    assert not client.connection.has_published
+    assert not client.connection.input.has_published
     client.send(published(b"m") + sent(CHANNEL_CLOSE))
-    assert client.connection.has_published
+    assert client.connection.input.has_published
 
 
 def test_a_confirm_goes_to_the_channel_that_published(client: SimulatedClient) -> None:

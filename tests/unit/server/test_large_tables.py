@@ -92,7 +92,7 @@ class Goes:
     def read(self, client: SimulatedClient, octets: bytes) -> None:
         """Do all that comes of one read."""
         self._go(lambda: client.connection.receive(octets, self._server.now_s))
-        while client.connection.waiting:
+        while client.connection.input.waiting:
             self._serve_the_quiet_one()
             self._go(lambda: client.connection.go_on(self._server.now_s))
 

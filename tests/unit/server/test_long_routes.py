@@ -66,7 +66,7 @@ def goes(server: SimulatedServer, client: SimulatedClient, asked: list[str]) -> 
     connection = client.connection
     connection.receive(a_read(KEYS), server.now_s)
     counts = [len(asked)]
-    while connection.waiting:
+    while connection.input.waiting:
         server.broker.pump()
         before = len(asked)
         connection.go_on(server.now_s)
