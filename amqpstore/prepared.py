@@ -176,7 +176,7 @@ class Prepared:
     def commit(self, publishes: Sequence[Publish]) -> None:
         """Commit: enqueue `publishes`, which the owner may have changed, and ack.
 
-        Promise it only once it is durable: see `Store.when_durable`.
+        Promise it only once it is durable: see `Log.when_durable`.
         Raises: TransactionEndedError, StoreClosedError; DiskFullError (it is undecided then).
         """
         self.check()
@@ -190,8 +190,8 @@ class Prepared:
         store.ack_all(self._acks)
         store.purge(self._hidden)
         for queue, run in withheld:
-            store.when_durable(partial(store.withdrawals.make_ready, queue, run))
-        store.when_durable(partial(_remove, store, self._hidden))
+            store.log.when_durable(partial(store.withdrawals.make_ready, queue, run))
+        store.log.when_durable(partial(_remove, store, self._hidden))
 
     def rollback(self) -> list[tuple[Queue, Run]]:
         """Roll back, durably on return. Returns `locked`, which is the caller's now.

@@ -114,7 +114,7 @@ class Purged:
                 store.log.append_operation(operation)
         del store.purged[self.hidden.id]
         store.purge(self.hidden)
-        store.when_durable(partial(_remove, store, self.hidden))
+        store.log.when_durable(partial(_remove, store, self.hidden))
         return True
 
     def set_aside_again(self, queue: Queue) -> int:
@@ -159,7 +159,7 @@ def purge_aside(store: Store, queues: Iterable[Queue], label: Value) -> Purged |
     def durable() -> None:
         purged.is_durable = True
 
-    store.when_durable(durable)
+    store.log.when_durable(durable)
     return purged
 
 

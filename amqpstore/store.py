@@ -1,10 +1,10 @@
 """The store: queues of messages in a directory, and the interface to everything in this package.
 
 Synchronous and single-threaded, except `Log.write`, which may run in a thread of its own, and the
-background work of `housekeep`, which its worker does. Changes take effect in memory at once and
-enter the open batch of the log; they are durable once that batch is. A caller that has promised
-something registers with `when_durable` and then either calls `sync`, or drives the batches itself:
-`seal`, `write`, `complete` (see `log`), and `housekeep` now and then.
+background work of `upkeep`, which its worker does. Changes take effect in memory at once and enter
+the open batch of the log; they are durable once that batch is. A caller that has promised something
+registers with `Log.when_durable` and then either calls `sync`, or drives the batches itself:
+`seal`, `write`, `complete` (see `log`), and `Upkeep.housekeep` now and then.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from amqpstore.catalog import tables
 from amqpstore.catalog.catalog import Change, LmdbCatalog, OpenCatalog, Value
 from amqpstore.catalog.tables import SegmentEndRow, StoreRows
-from amqpstore.checkpoints.compaction import Compacted
 from amqpstore.errors import (
     DiskFullError,
-    ReadLaterError,
 )
 from amqpstore.format.message import Message
 from amqpstore.format.records import (
@@ -65,6 +63,7 @@ from amqpstore.system.files import SPARE, Files, Lock, OsFiles
 from amqpstore.transaction import Transaction
 from amqpstore.upkeep.maintenance import Maintenance
 from amqpstore.upkeep.statistics import StoreStatistics
+from amqpstore.upkeep.upkeep import Upkeep
 from amqpstore.upkeep.worker import ThreadWorker, Worker
 
 _log = logging.getLogger(__name__)
@@ -81,9 +80,11 @@ class Store(ClosableStore):
     id of the next queue. `stored` reads the messages of runs that are on disk; `enqueues` and
     `withdrawals` are how messages enter queues and leave them. `memory` and `space` are what its
     messages may take of the machine's memory and of the disk; `definitions` are the rows that its
-    owner keeps in the catalog. `statistics` says what there is, `measures` what its work took, and
-    `provenance` what the log has of one message. `clock` is the one passed to `open`; `store_id`
-    tells it from every other store.
+    owner keeps in the catalog. Owners that drive the batches of `log` themselves have `upkeep` do
+    its work in between; `disposal` frees lists of messages that they do not need any more.
+    `statistics` says what there is, `measures` what its work took, and `provenance` what the log
+    has of one message. `clock` is the one passed to `open`; `store_id` tells it from every other
+    store.
     """
 
     def __init__(
@@ -112,10 +113,10 @@ class Store(ClosableStore):
         self._transient = TransientLog(backing, options.segment_bytes)
         self._transient.wipe()
         self.memory = Memory(queues, options.memory_bytes, self._transient)
-        self._disposal = Disposal(self._release)
+        self.disposal = Disposal(self._release)
         self._unacked = self.memory.unacked
         self._spares = Spares(backing.files, backing.directory, options.segment_bytes, space, clock)
-        self._log = Log(
+        self.log = Log(
             backing.descriptors,
             backing.directory,
             store_id=backing.store_id,
@@ -132,18 +133,22 @@ class Store(ClosableStore):
             spares=self._spares,
         )
         self._maintenance = Maintenance(
-            *(backing, self._log, queues, self.memory, space, recovered, options, worker, clock),
+            *(backing, self.log, queues, self.memory, space, recovered, options, worker, clock),
             spares=self._spares,
         )
-        self._state = OpenState(backing.directory, self._log)
+        self._state = OpenState(backing.directory, self.log)
         self.definitions = GroupedDefinitions(
-            *(backing.directory, backing.catalog, self._log, space, self._state),
+            *(backing.directory, backing.catalog, self.log, space, self._state),
             committed=self._maintenance.defined,
         )
+        self.upkeep = Upkeep(
+            *(self.log, self._state, self.definitions, self.memory, self.disposal),
+            *(self._maintenance, clock),
+        )
         limits = options.limits
-        self.stored = StoredRuns(backing, self._log, self._transient, self.memory, clock)
-        self.provenance = StoreProvenance(backing, self._log, space, clock)
-        self.enqueues = Enqueues(self._log, self.memory, limits.joined_bytes)
+        self.stored = StoredRuns(backing, self.log, self._transient, self.memory, clock)
+        self.provenance = StoreProvenance(backing, self.log, space, clock)
+        self.enqueues = Enqueues(self.log, self.memory, limits.joined_bytes)
         self.withdrawals = Withdrawals(self.stored, self.memory, limits.split_messages)
         self.next_queue_id = StoreRows.read(self._catalog.rows).next_queue_id or 1
         self.prepared: dict[int, Prepared] = {}
@@ -157,7 +162,7 @@ class Store(ClosableStore):
                 self.stored.retry(queue)
         opening_s = time.perf_counter() - began_s
         self.statistics = StoreStatistics(
-            *(self._log, self.memory, space, self._maintenance, recovered.report, opening_s)
+            *(self.log, self.memory, space, self._maintenance, recovered.report, opening_s)
         )
 
     @classmethod
@@ -245,17 +250,11 @@ class Store(ClosableStore):
         for gone in queues:
             gone.deleted = True
             self.memory.let_go(gone, gone.memory_bytes)
-            self._disposal.add_runs(gone.clear() + gone.quarantined.clear())
+            self.disposal.add_runs(gone.clear() + gone.quarantined.clear())
             del self.queues[gone.id]
             if gone.durable:
                 self._maintenance.checkpoints.deleted.append(gone.id)
         self._unacked.has_deleted = True
-
-    def set_lazy(self, queue: Queue, *, lazy: bool) -> None:
-        """Set whether a queue keeps no body in memory that is on disk; at any time."""
-        check_queue(queue)
-        queue.lazy = lazy
-        self.memory.reconsider(queue)
 
     def set_keeps_transient(self, queue: Queue, *, keeps: bool) -> None:
         """Set whether messages of a durable queue are logged even if they are not persistent."""
@@ -309,7 +308,7 @@ class Store(ClosableStore):
             whole_bytes = body_bytes(messages)
         needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
         self._state.check()
-        self.space.check(needed_bytes + self._log.pending_bytes)
+        self.space.check(needed_bytes + self.log.pending_bytes)
         return self.enqueues.enqueue(placements, messages, whole_bytes, priority=priority)
 
     def transaction(self) -> Transaction:
@@ -328,8 +327,8 @@ class Store(ClosableStore):
         """Take up to `limit` messages off the head of a queue; None if nothing is ready.
 
         They are withdrawn, see `Withdrawals.withdraw`, and that is a delivery; with `acked` they
-        are acked at once. While more is taken than the memory budget allows, `housekeep` and
-        `free_memory` drop the messages of unacked runs from memory: see `StoredRuns.bring_back`.
+        are acked at once. While more is taken than the memory budget allows, `Upkeep`
+        drops the messages of unacked runs from memory: see `StoredRuns.bring_back`.
         Raises: TypeError.
         """
         run = self.withdrawals.withdraw(queue, limit, first_sequence, in_parts=in_parts)
@@ -361,7 +360,7 @@ class Store(ClosableStore):
 
     def ack_all(self, acks: GatheredAcks) -> None:
         """Ack as `ack` does, in little time however many runs there are."""
-        self._disposal.add_runs(acks.move_to(self._log))
+        self.disposal.add_runs(acks.move_to(self.log))
 
     def _release(self, run: Run) -> None:
         """Release what an acked run has in memory, or in `transient/`."""
@@ -386,7 +385,7 @@ class Store(ClosableStore):
             # name.
             for first in range(file.first, file.end, MAX_COUNT):
                 span = min(file.end - first, MAX_COUNT)
-                self._log.append_operation(Operation(OperationKind.PURGE, span, queue.id, first))
+                self.log.append_operation(Operation(OperationKind.PURGE, span, queue.id, first))
         for run in self.clear(queue):
             self._log_run(OperationKind.PURGE, queue, run)
         return count
@@ -408,16 +407,12 @@ class Store(ClosableStore):
         check_queue(queue)
         self.memory.let_go(queue, queue.memory_bytes)
         runs = queue.clear()
-        self._disposal.add_runs(runs)
+        self.disposal.add_runs(runs)
         return runs
 
     def is_hidden(self, queue_id: int) -> bool:
         """Tell whether a queue is the store's own: of a prepared transaction, or of a purge."""
         return queue_id in self.prepared or queue_id in self.purged
-
-    def drop(self, lists: Iterable[list[Message]]) -> None:
-        """Free messages that the caller does not need any more, in steps: see `free_memory`."""
-        self._disposal.add(lists)
 
     def read_again(self) -> dict[Queue, int]:
         """Try to read some messages that could not be read: readable ones are ready again, in their
@@ -434,105 +429,29 @@ class Store(ClosableStore):
                 found[queue] -= purged.set_aside_again(queue)
         return {queue: count for queue, count in found.items() if count}
 
-    def read_index(self, queue: Queue) -> None:
-        """Read everything that is ready, except bodies, into memory, to inspect `queue.ready`.
-
-        Raises: ReadLaterError.
-        """
-        check_queue(queue)
-        while queue.paged:
-            if isinstance(error := self.stored.page_in(queue, queue.paged[0]), ReadLaterError):
-                raise error
-
     # Durability.
-
-    @property
-    def log(self) -> Log:
-        """The log, for owners that drive its batches themselves."""
-        return self._log
-
-    def when_durable(self, callback: Callable[[], None]) -> None:
-        """Call back, from `sync` or `Log.complete`, once everything done so far is durable."""
-        self._log.when_durable(callback)
 
     def sync(self) -> None:
         """Make everything done so far durable. Raises: DurabilityError."""
         self._state.check()
-        if batch := self._log.seal(self.clock.wall_ms()):
-            self._log.write(batch)
-            self._log.complete(batch)
-        self.housekeep()
-
-    def housekeep(self) -> None:
-        """Start background work that is due, and finish what is done, without waiting for either.
-
-        To be called after batches became durable, and at least about once a second while any are.
-        Raises: DurabilityError, DamageError (a segment that compaction has just written).
-        """
-        self._state.check()
-        SPARE.fill()
-        if self.definitions.waiting:
-            self.definitions.commit_group()
-        if self._disposal.runs or self._disposal.lists:
-            self._disposal.free()
-        if self._unacked.has_deleted or self._unacked.suspects:
-            self._unacked.drop_deleted(self.clock.monotonic_ms())
-        with self._state.working():
-            self.memory.drop_excess(self._log.position.message_id)
-            self._maintenance.housekeep()
-
-    def free_memory(self) -> bool:
-        """Drop bodies of taken messages from memory if there are too many, as `housekeep` does, and
-        free some of what was purged, deleted or acked. Returns whether more is to be freed.
-
-        To be called more often than that, if much may be taken in between: it costs nothing if
-        there is nothing to do.
-        """
-        memory = self.memory
-        if memory.unacked.memory_bytes > memory.budget_bytes // 4:
-            memory.let_go_unacked(self._log.position.message_id)
-        disposal = self._disposal
-        if not (disposal.runs or disposal.lists):
-            return False
-        return disposal.free()
-
-    def checkpoint(self) -> None:
-        """Make a checkpoint of everything durable, now.
-
-        Raises: DurabilityError; OSError, if it could not be made and can be tried again.
-        """
-        self._state.check()
-        self.definitions.commit_group()
-        with self._state.working():
-            self._maintenance.checkpoint()
-
-    def compact(self) -> Iterator[Compacted]:
-        """Compact segments until nothing more is freed, at once: yields each compaction.
-
-        The segment in which the log continues is left alone. The caller may stop between two.
-        Raises: DurabilityError; OSError, DamageError, if one could not be made.
-        """
-        while True:
-            self._state.check()
-            with self._state.working():
-                compacted = self._maintenance.compact()
-            if compacted is None:
-                return
-            yield compacted
+        if batch := self.log.seal(self.clock.wall_ms()):
+            self.log.write(batch)
+            self.log.complete(batch)
+        self.upkeep.housekeep()
 
     def _finish(self) -> None:
         """Sync, make a checkpoint, and note in the catalog where the log ends."""
         self.sync()
         self._spares.close()
         try:
-            self.checkpoint()
+            self.upkeep.checkpoint()
         except OSError as error:
             # The next start reads a little more of the log.
             _log.warning("the store was closed without a checkpoint: %s", reason_of(error))
-        if (segment := self._log.current) is not None:
+        if (segment := self.log.current) is not None:
             # What stays of it is behind the noted end, where no one reads.
             with contextlib.suppress(OSError):
-                self._log.trim()
+                self.log.trim()
             with contextlib.suppress(DiskFullError):
                 # Last, as a noted end tells the next start that nothing before it can be torn. On a
                 # full disk the next start finds the end of the log by itself.
@@ -551,7 +470,7 @@ class Store(ClosableStore):
         """
         self._state.check()
         if publishing:
-            self.space.check(needed_bytes + self._log.pending_bytes)
+            self.space.check(needed_bytes + self.log.pending_bytes)
 
     def _log_delivered(self, queue: Queue, run: Run) -> None:
         # An index file has four bytes for it, and no one counts further.
@@ -563,6 +482,6 @@ class Store(ClosableStore):
             return
         if 0 < run.first_id < FIRST_TRANSIENT:
             # Persistent and transient messages share no run: see `publish`.
-            self._log.append_operation(
+            self.log.append_operation(
                 Operation(kind, run.count, queue.id, run.first_sequence, 0, detail)
             )

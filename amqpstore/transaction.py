@@ -73,7 +73,7 @@ class Transaction:
         self._acks.add(queue, run)
 
     def commit(self) -> None:
-        """Commit. Promise it only once it is durable: see `Store.when_durable`.
+        """Commit. Promise it only once it is durable: see `Log.when_durable`.
 
         Raises: TransactionEndedError, StoreClosedError, DiskFullError (nothing is done then).
         """
@@ -86,7 +86,7 @@ class Transaction:
         self._store.ack_all(self._acks)
         # Only now: messages that are not in the log wait for those that are.
         for queue, run in withheld:
-            self._store.when_durable(partial(self._store.withdrawals.make_ready, queue, run))
+            self._store.log.when_durable(partial(self._store.withdrawals.make_ready, queue, run))
 
     def merging_acks(self) -> Iterator[None]:
         """Do the part of `prepare` that takes long if there are many acks, in steps."""
@@ -97,7 +97,7 @@ class Transaction:
 
         The messages that it publishes are in no queue before it is committed, and those that it
         acks are locked until it is decided. Promise it only once it is durable: see
-        `Store.when_durable`.
+        `Log.when_durable`.
         Args: label, which is stored with it.
         Raises: TransactionEndedError, StoreClosedError, DiskFullError (nothing is done then),
         DurabilityError.

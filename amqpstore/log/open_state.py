@@ -63,8 +63,8 @@ class OpenState:
 class ClosableStore(ABC):
     """A store that can be closed: the base of a store that serves, and of a follower's."""
 
+    log: Log
     _state: OpenState
-    _log: Log
     _catalog: Catalog
     _lock: Lock
 
@@ -85,7 +85,7 @@ class ClosableStore(ABC):
             return
         self._state.is_closed = True
         self._end_work()
-        self._log.close()
+        self.log.close()
         self._catalog.close()
         self._lock.release()
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from amqpstore.format.runs import Run
+from amqpstore.queues.arguments import check_queue
 from amqpstore.queues.queue import Queue
 from amqpstore.queues.transient import TransientLog
 from amqpstore.queues.unacked import Unacked
@@ -115,6 +116,12 @@ class Memory:
                 # A share that was measured by another budget would keep as much as before.
                 queue.share_bytes = queue.share_bytes * budget_bytes // before
                 self.reconsider(queue)
+
+    def set_lazy(self, queue: Queue, *, lazy: bool) -> None:
+        """Set whether a queue keeps no body in memory that is on disk; at any time."""
+        check_queue(queue)
+        queue.lazy = lazy
+        self.reconsider(queue)
 
     def reconsider(self, queue: Queue) -> None:
         """Check all ready messages of a queue again: it has become lazy, or holds too much."""

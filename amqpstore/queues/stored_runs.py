@@ -24,6 +24,7 @@ from amqpstore.format.runs import Run, body_bytes
 from amqpstore.log.large_reads import LargeReads
 from amqpstore.log.log import Log
 from amqpstore.log.segments import Unread
+from amqpstore.queues.arguments import check_queue
 from amqpstore.queues.body_sizes import BodySizes
 from amqpstore.queues.memory import Memory
 from amqpstore.queues.queue import Queue
@@ -473,6 +474,16 @@ class StoredRuns:
             return self.note_file(queue, file, error)
         queue.paged_in(file, runs)
         return None
+
+    def read_index(self, queue: Queue) -> None:
+        """Read everything that is ready, except bodies, into memory, to inspect `queue.ready`.
+
+        Raises: ReadLaterError.
+        """
+        check_queue(queue)
+        while queue.paged:
+            if isinstance(error := self.page_in(queue, queue.paged[0]), ReadLaterError):
+                raise error
 
     def set_aside(self, queue: Queue, run: Run, error: MessageDamagedError) -> None:
         """Put a run that cannot be read into quarantine, and note it for the log."""

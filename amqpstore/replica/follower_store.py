@@ -84,7 +84,7 @@ class FollowerStore(ClosableStore):
     free space of its disk.
     """
 
-    _log: FollowerLog
+    log: FollowerLog
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class FollowerStore(ClosableStore):
         self._worker = worker
         self._clock = clock
         self._recovered = recovered
-        self._log = FollowerLog(
+        self.log = FollowerLog(
             backing.descriptors,
             backing.directory,
             store_id=backing.store_id,
@@ -128,12 +128,12 @@ class FollowerStore(ClosableStore):
         # them, if they are its last ones.
         self._gone = frozenset(
             one
-            for one in self._log.ends()
+            for one in self.log.ends()
             if not backing.files.exists(segment_path(backing.directory, one))
         )
-        self._log.follow(self._reader().end(), space)
+        self.log.follow(self._reader().end(), space)
         # Batches that recovery found, up to here, are committed for all that is known.
-        self._adopted_lsn = self._log.last.lsn
+        self._adopted_lsn = self.log.last.lsn
         self._maintenance: Maintenance | None = None
         # The queues that the checkpoint's state has; those that definitions behind the committed
         # ones create and delete, by the number of the definitions.
@@ -141,7 +141,7 @@ class FollowerStore(ClosableStore):
         self._waiting: list[tuple[int, set[int], set[int]]] = []
         # The number of definitions that were replaced as a whole; None: not since it was opened.
         self._agreed_definitions: int | None = None
-        self._state = OpenState(backing.directory, self._log)
+        self._state = OpenState(backing.directory, self.log)
 
     @classmethod
     def open(
@@ -183,19 +183,19 @@ class FollowerStore(ClosableStore):
     @property
     def last(self) -> BatchEnd:
         """The end of the log. All of it is durable, and up to there may be acked."""
-        return self._log.last
+        return self.log.last
 
     @property
     def is_appendable(self) -> bool:
         """Whether `append` may follow: this process has agreed with a leader on where the log ends,
         and nothing has failed since.
         """
-        return self._log.is_appendable
+        return self.log.is_appendable
 
     @property
     def committed_lsn(self) -> int:
         """The last batch that is known to be committed: nothing up to it is ever discarded."""
-        of = self._log.position if self._maintenance else self._recovered.start
+        of = self.log.position if self._maintenance else self._recovered.start
         return of.lsn - 1
 
     @property
@@ -218,7 +218,7 @@ class FollowerStore(ClosableStore):
         the follower has to `resume`; DurabilityError.
         """
         self._state.check()
-        self._log.append(self._log.accept(batch, self.term))
+        self.log.append(self.log.accept(batch, self.term))
 
     def resume(self, lsn: int) -> SegmentRewrite:
         """Begin to have the log go on behind a batch that the leader has as well.
@@ -278,10 +278,10 @@ class FollowerStore(ClosableStore):
             # know of it would forget its messages.
             return
         if self._maintenance is None:
-            if not self._log.is_appendable or lsn < self._adopted_lsn:
+            if not self.log.is_appendable or lsn < self._adopted_lsn:
                 return
             self._begin_maintenance()
-        self._log.commit(lsn)
+        self.log.commit(lsn)
         self._note_queues(definitions)
 
     # A copy of the leader's store.
@@ -327,7 +327,7 @@ class FollowerStore(ClosableStore):
         files = self._backing.files
         behind = [one for one in self._reader().behind(LOG_START) if one.lsn > common_lsn]
         path = new_quarantine(files, self.directory)
-        for one in self._log.segments:
+        for one in self.log.segments:
             if files.exists(segment_path(self.directory, one.number)):
                 copy_to(files, self.directory, one.number, one.size, path)
         self._note_discarded(path, behind)
@@ -419,7 +419,7 @@ class FollowerStore(ClosableStore):
     # Maintenance.
 
     def housekeep(self) -> None:
-        """Make a checkpoint, or a compaction, if one is due: see `Store.housekeep`.
+        """Make a checkpoint, or a compaction, if one is due: see `Upkeep.housekeep`.
 
         Raises: DurabilityError.
         """
@@ -449,12 +449,12 @@ class FollowerStore(ClosableStore):
 
     def _reader(self) -> LogReader:
         backing = self._backing
-        ends = {one: end for one, end in self._log.ends().items() if one not in self._gone}
+        ends = {one: end for one, end in self.log.ends().items() if one not in self._gone}
         return LogReader(backing.files, self.directory, backing.seed, ends)
 
     def _committed(self) -> tuple[int, int]:
         """Return the segment and offset up to which the log is known to be committed."""
-        of = self._log.position if self._maintenance else self._recovered.start
+        of = self.log.position if self._maintenance else self._recovered.start
         return of.segment, of.offset
 
     def _rewrite(self, number: int, place: BatchEnd) -> SegmentRewrite:
@@ -468,7 +468,7 @@ class FollowerStore(ClosableStore):
 
         The batches of its segment may have no message.
         """
-        start = self._log.position if self._maintenance else self._recovered.start
+        start = self.log.position if self._maintenance else self._recovered.start
         behind = [*self._kept(place), *(one.summary for one in self._received_until(place))]
         ids = [one.first_id + len(one.sizes) for one in behind if one is not None]
         return max(place.message_id, start.message_id, *ids, 1)
@@ -482,7 +482,7 @@ class FollowerStore(ClosableStore):
         ]
 
     def _received_until(self, place: BatchEnd) -> list[Batch]:
-        return [one for one in self._log.received if one.lsn <= place.lsn]
+        return [one for one in self.log.received if one.lsn <= place.lsn]
 
     def _checked(self, rewrite: SegmentRewrite) -> list[Batch]:
         """Return the batches that a segment has which it did not have before.
@@ -499,7 +499,7 @@ class FollowerStore(ClosableStore):
             if term_of(sealed_batch.lsn) > self.term:
                 reason = f"term {term_of(sealed_batch.lsn)} is not known here, only {self.term}"
                 raise RefusedBatchError(sealed_batch.lsn, reason)
-            batch = self._log.continue_with(sealed_batch, last)
+            batch = self.log.continue_with(sealed_batch, last)
             # Its bytes are in the file.
             batch.buffers = []
             last = place_after(batch, last)
@@ -509,7 +509,7 @@ class FollowerStore(ClosableStore):
     def _put_in_place(self, rewrite: SegmentRewrite, batches: Sequence[Batch]) -> None:
         """Replace the end of the log: see `segment_rewrite` for what a crash leaves."""
         files, directory, place = self._backing.files, self.directory, rewrite.place
-        ends = self._log.ends()
+        ends = self.log.ends()
         if not rewrite.size and rewrite.number not in ends:
             rewrite.abandon()
             return
@@ -527,7 +527,7 @@ class FollowerStore(ClosableStore):
             self._note_discarded(path, behind)
         self._forget_ends([rewrite.number])
         if rewrite.size:
-            self._log.skip_to(rewrite.number)
+            self.log.skip_to(rewrite.number)
             rewrite.put_in_place()
         else:
             rewrite.abandon()
@@ -535,11 +535,11 @@ class FollowerStore(ClosableStore):
             self._recovered.batches = self._kept(place)
             self._adopted_lsn = min(self._adopted_lsn, place.lsn)
             end = Position(place.segment, place.offset, place.lsn + 1, place.message_id)
-            self._log.position = end
+            self.log.position = end
             if end.segment < self._recovered.position.segment:
                 # The first checkpoint writes the offset tables from there on.
                 self._recovered.position = end
-        self._log.replace_end(rewrite, batches)
+        self.log.replace_end(rewrite, batches)
 
     def _forget_ends(self, numbers: Sequence[int]) -> None:
         noted = tables.SEGMENT_ENDS.read_keys(self._catalog.rows)
@@ -562,7 +562,7 @@ class FollowerStore(ClosableStore):
         transient = TransientLog(backing, options.segment_bytes)
         transient.wipe()
         self._maintenance = Maintenance(
-            *(backing, self._log, {}, Memory({}, options.memory_bytes, transient), self.space),
+            *(backing, self.log, {}, Memory({}, options.memory_bytes, transient), self.space),
             *(recovered, options, self._worker, self._clock),
         )
 

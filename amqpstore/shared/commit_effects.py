@@ -38,7 +38,7 @@ def when_durable(
     for placements, messages, *_ in publishes:
         for placement in placements:
             if named := queues.of_id(placement.queue.id):
-                store.when_durable(partial(named.arrivals.arrived, len(messages)))
+                store.log.when_durable(partial(named.arrivals.arrived, len(messages)))
     for queue_id in {queue.id for queue, _ in received}:
         if (named := queues.of_id(queue_id)) and named.history:
-            store.when_durable(partial(named.history.trim, store, now_ms))
+            store.log.when_durable(partial(named.history.trim, store, now_ms))

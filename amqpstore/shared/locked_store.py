@@ -134,7 +134,7 @@ class LockedStore:
         Raises: DurabilityError, StoreClosedError; then it is unknown whether it is durable.
         """
         ticket = _Ticket(self.lock)
-        self.store.when_durable(ticket.completed)
+        self.store.log.when_durable(ticket.completed)
         while not ticket.is_durable:
             if isinstance(self._stopped, DurabilityError):
                 # One for each thread: it keeps its traceback.
@@ -186,7 +186,7 @@ class LockedStore:
                 finally:
                     self.lock.acquire()
                 log.complete(batch)
-                self.store.housekeep()
+                self.store.upkeep.housekeep()
         finally:
             self._is_writing = False
             self._written.notify_all()

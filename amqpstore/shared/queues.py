@@ -97,7 +97,7 @@ class Queues:
         # It is created after its queue: after a crash between them the next start creates it.
         store = self._locked_store.store
         copies = copies or store.create_queue({_OWNER: _VERSION, "history_of": named.name})
-        store.set_lazy(copies, lazy=True)
+        store.memory.set_lazy(copies, lazy=True)
         named.history = History(copies, named.limits)
 
 

@@ -170,7 +170,7 @@ class SharedStore:
         Raises: DurabilityError.
         """
         with self._locked_store.working() as store:
-            store.housekeep()
+            store.upkeep.housekeep()
             for queue, count in store.read_again().items():
                 if named := self._queues.of_id(queue.id):
                     named.arrivals.arrived(count)

@@ -1,6 +1,7 @@
 """The background work of an open store.
 
-- `maintenance`: starts what is due, and has the results used.
+- `upkeep`: what is done between batches; `maintenance`: starts what is due, and has the results
+  used.
 - `checkpointing`, `compacting`, `definitions_copier`: when each of them is due, and the use of what
   it has written.
 - `kept_segments`, `retired`: which files go to quarantine, and which are removed.

@@ -239,12 +239,12 @@ class World(SimulatedBroker):
 
     def promise(self) -> None:
         """Whoever asked for the last step is told once it is durable."""
-        self.store.when_durable(functools.partial(self.promised, self.steps))
+        self.store.log.when_durable(functools.partial(self.promised, self.steps))
 
     def delivered(self, queue: str, message: str) -> None:
         self.events.append(Delivered(queue, message, durable=False))
         note = functools.partial(self.events.append, Delivered(queue, message, durable=True))
-        self.store.when_durable(note)
+        self.store.log.when_durable(note)
 
     # Time and the disk.
 
@@ -305,7 +305,7 @@ class Meanwhile:
         world.flush()
         world.promised(world.steps)
         if not len(self._bodies) % 4:
-            world.store.checkpoint()
+            world.store.upkeep.checkpoint()
 
 
 @dataclass

@@ -245,9 +245,9 @@ def check_taken(path: str, record: Record, offset: int, bit: int) -> int:
         assert len(before) - len(bodies) == queue.unreadable_count + queue.quarantined.count
         unread[seen.id] = {one: before[one] for one in sorted(before.keys() - bodies.keys())}
     store.sync()
-    store.checkpoint()
-    store.housekeep()
-    store.housekeep()
+    store.upkeep.checkpoint()
+    store.upkeep.housekeep()
+    store.upkeep.housekeep()
     store.abandon()
     if record.kind == Kind.MESSAGE:
         # Compaction may have met it meanwhile: what cannot be read is not kept in a new segment.

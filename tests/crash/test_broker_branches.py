@@ -141,7 +141,7 @@ def branches() -> World:
     world.promise()
     world.finish_sync()
     world.sync()
-    world.store.checkpoint()
+    world.store.upkeep.checkpoint()
     world.restart()
 
     client = BranchClient(world)
@@ -162,7 +162,7 @@ def branches() -> World:
     world.step(work="w2 w5", in__doubt="")
     client.rollback("two")
     world.sync()
-    world.store.checkpoint()
+    world.store.upkeep.checkpoint()
 
     # At once, and during a batch.
     client.start("three")
@@ -305,7 +305,7 @@ class Dice:
             self.client = BranchClient(self.world)
         if rng.random() < 0.1:
             self.world.sync()
-            self.world.store.checkpoint()
+            self.world.store.upkeep.checkpoint()
 
     def _prepare(self, name: str) -> None:
         rng, client = self._rng, self.client

@@ -356,7 +356,7 @@ def acks_behind_the_promise(patch: pytest.MonkeyPatch) -> None:
         for placements, messages, priority, *_ in self._publishes:
             self._store.enqueue(placements, messages, priority=priority)
         for queue, run in self._acks.runs:
-            self._store.when_durable(partial(self._store.ack, queue, run))
+            self._store.log.when_durable(partial(self._store.ack, queue, run))
 
     patch.setattr(amqpstore.transaction.Transaction, "commit", commit)
 

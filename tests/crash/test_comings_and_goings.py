@@ -111,11 +111,11 @@ class Administered:
     def keep_house(self) -> None:
         """Have the store do what it does from time to time."""
         store = self.broker.store
-        store.checkpoint()
+        store.upkeep.checkpoint()
         for _ in range(20):
             self.broker.pass_time(1000)
-            store.housekeep()
-        store.checkpoint()
+            store.upkeep.housekeep()
+        store.upkeep.checkpoint()
 
     def rows(self) -> dict[str, list[str]]:
         """The keys in the catalog of what an operator makes."""

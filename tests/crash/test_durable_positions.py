@@ -108,7 +108,7 @@ def put_back() -> Iterator[str]:
     for _ in range(4):
         publish(store)
         clock.advance(900)
-    store.housekeep()
+    store.upkeep.housekeep()
     store.abandon()
     aside = disk.content(LAST)
     disk.remove(LAST)

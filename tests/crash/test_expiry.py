@@ -76,7 +76,7 @@ class History:
             message = [Message(ENVELOPE, body(number))]
             self.store.publish([source], message, expires_ms=expires_ms)
         self.store.sync()
-        self.store.checkpoint()
+        self.store.upkeep.checkpoint()
         assert source.paged
         self.base = files.fork()
         files.record = self.events.append
@@ -89,7 +89,7 @@ class History:
             if held is not None and now_ms == 20:
                 # The target was full, say. It is moved the next time.
                 self.store.withdrawals.put_back(source, held)
-                self.store.checkpoint()
+                self.store.upkeep.checkpoint()
                 held = self._expired(source, now_ms)
             while held is not None:
                 self._move(source, held, target)
@@ -100,7 +100,7 @@ class History:
             self.store.create_queue(f"other-{run.first_sequence}")
             self.store.publish([target], [Message(ENVELOPE, b"-1 in between")])
             self.store.sync()
-            self.store.checkpoint()
+            self.store.upkeep.checkpoint()
             self._move(source, run, target)
 
     def _expired(self, source: Queue, now_ms: int) -> Run | None:

@@ -244,7 +244,7 @@ def test_after_a_failed_sync_nothing_is_confirmed_or_retried(call: str) -> None:
     outside, faults = failing(call)
     confirmed: list[str] = []
     outside.publish(["orders"], [b"after"])
-    outside.store.when_durable(lambda: confirmed.append("after"))
+    outside.store.log.when_durable(lambda: confirmed.append("after"))
     with pytest.raises(DurabilityError):
         outside.sync()
     calls = len(faults.calls)

@@ -126,7 +126,7 @@ def replaced(group: Group) -> None:
         follower, group.follower = group.follower, None
         busy(group, 2)
         group.store.delete_queue(group.queue(queue))
-        group.store.checkpoint()
+        group.store.upkeep.checkpoint()
         group.publish(["slow", "late"], b"behind the copy")
         group.sync()
         group.follower = follower
@@ -300,7 +300,7 @@ def chain_of(follower: FollowerStore, disk: MemoryFiles) -> dict[int, bytes]:
     """The batches of a follower's log, by LSN, as they are on its disk."""
     found: dict[int, bytes] = {}
     for number, content in log_files(disk).items():
-        sound = content[: follower._log.ends().get(number, 0)]
+        sound = content[: follower.log.ends().get(number, 0)]
         for batch in in_segment(sound, scan(sound, number, follower._backing.seed)):
             found[batch.lsn] = sound[batch.start : batch.end]
     return found
@@ -351,10 +351,10 @@ def test_every_operation_of_a_follower_that_gets_a_copy() -> None:
 def cut_off(group: Group) -> None:
     """A copy is cut off, and the next one as well; the leader's store has changed in between."""
     busy(group, 5)
-    group.store.checkpoint()
+    group.store.upkeep.checkpoint()
     assert len(group.copy(0, cut_off_behind=2)) == 2
     busy(group, 1)
-    group.store.checkpoint()
+    group.store.upkeep.checkpoint()
     assert len(group.copy(0, cut_off_behind=1)) == 1
 
 

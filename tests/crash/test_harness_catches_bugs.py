@@ -76,9 +76,9 @@ def the_entry_of_a_segment_is_not_synced(patch: Patch) -> None:
 
 def confirms_leave_before_the_sync(patch: Patch) -> None:
     def sync(self: amqpstore.store.Store) -> None:
-        if batch := self._log.seal(0):
-            self._log.complete(batch)
-            self._log.write(batch)
+        if batch := self.log.seal(0):
+            self.log.complete(batch)
+            self.log.write(batch)
 
     patch.setattr(amqpstore.store.Store, "sync", sync)
 

@@ -367,7 +367,7 @@ def faults_at_cuts(trace: Trace, rng: random.Random) -> list[object]:
             store = open_store(image.files)
             observation = observe(store)
             faults = [*observation.faults, *broken_promises(promises, observation)]
-            store.checkpoint()
+            store.upkeep.checkpoint()
             faults += misaccounted(store, image.files)
             store.abandon()
             found += [(str(event), image.description, fault) for fault in faults]
@@ -407,7 +407,7 @@ def test_a_crash_between_the_checkpoints_that_let_go_of_a_deep_queue() -> None:
             observation = observe(store)
             faults = [*observation.faults, *broken_promises(promises, observation)]
             for _ in range(6):
-                store.checkpoint()
+                store.upkeep.checkpoint()
             faults += misaccounted(store, image.files)
             assert faults == [], f"{event}, {image.description}"
             store.abandon()

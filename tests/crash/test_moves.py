@@ -53,7 +53,7 @@ def history(options: Options) -> tuple[MemoryFiles, Events]:
     source, target, copies = (store.create_queue(name) for name in ("source", "target", COPIES))
     store.publish([source], [Message(ENVELOPE, body(number)) for number in range(MOVES)])
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     base = files.fork()
     events: Events = []
     files.record = events.append

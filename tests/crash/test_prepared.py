@@ -53,7 +53,7 @@ def history() -> Prepared:
     source, other, target = map(store.create_queue, ("source", "other", "target"))
     store.publish([source, other], messages(20))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.ack(other, taken(store, other, 3))
     transaction = store.transaction()
     transaction.ack(source, taken(store, source, 15))
@@ -62,12 +62,12 @@ def history() -> Prepared:
     transaction.prepare("it")
     store.sync()
     promised = len(trace.events)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store = open_store(files)
     store.publish([store.queues[source.id]], messages(1))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     return Prepared(trace, promised)
 
@@ -85,7 +85,7 @@ def locked(store: Store) -> dict[str, tuple[int, int]]:
 def ready(store: Store, name: str) -> list[int]:
     queue = named(store, name)
     said = queue.ready_count
-    store.read_index(queue)
+    store.stored.read_index(queue)
     found = [one for run in queue.ready for one in range(run.first_sequence, run.end)]
     assert len(found) == said
     return found
@@ -99,7 +99,7 @@ def check(files: MemoryFiles) -> None:
         assert [one for one in ready(store, "source") if one <= 20] == [*range(16, 21)]
         assert ready(store, "other") == [*range(9, 21)]
         assert ready(store, "target") == []
-        store.checkpoint()
+        store.upkeep.checkpoint()
         store.abandon()
     store = open_store(files)
     (prepared,) = store.prepared.values()

@@ -52,7 +52,7 @@ def history(kind: str) -> tuple[Trace, list[Promise]]:
     source, other = store.create_queue("source"), store.create_queue("other")
     publish(store, source, COUNT)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store = open_store(files)
     source, other = named(store, "source"), named(store, "other")
@@ -66,7 +66,7 @@ def history(kind: str) -> tuple[Trace, list[Promise]]:
     promises.append(("aside", len(trace.events)))
     publish(store, other, 1)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     if kind == "undo":
         promises.append(("undone or aside", len(trace.events)))
         purged.undo()
@@ -78,7 +78,7 @@ def history(kind: str) -> tuple[Trace, list[Promise]]:
         promises.append(("ended", len(trace.events)))
     publish(store, source, 1)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     return trace, promises
 
@@ -86,7 +86,7 @@ def history(kind: str) -> tuple[Trace, list[Promise]]:
 def ready(store: Store, name: str, most: int) -> list[int]:
     """The sequences of what is ready of the messages that were there at first."""
     queue = named(store, name)
-    store.read_index(queue)
+    store.stored.read_index(queue)
     found = [one for run in queue.ready for one in range(run.first_sequence, run.end)]
     return [one for one in found if one <= most]
 
@@ -114,7 +114,7 @@ def state_of(files: MemoryFiles) -> str:
             now = "ended"
         assert found in ("", now)
         found = now
-        store.checkpoint()
+        store.upkeep.checkpoint()
         store.abandon()
     return found
 

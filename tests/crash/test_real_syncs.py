@@ -101,7 +101,7 @@ def publish(store: Store, asked: Asked, queue: Queue, *bodies: bytes) -> list[st
     start = len(asked.calls)
     told: list[list[str]] = []
     store.publish([queue], messages(*bodies))
-    store.when_durable(lambda: told.append(asked.since(start)))
+    store.log.when_durable(lambda: told.append(asked.since(start)))
     store.sync()
     (found,) = told
     return found
@@ -143,7 +143,7 @@ def test_a_checkpoint(store: Store, asked: Asked) -> None:
         store.publish([one, two], messages(b"%d" % number))
         store.sync()
         start = len(asked.calls)
-        store.checkpoint()
+        store.upkeep.checkpoint()
         index = [f"index/{queue.id:020}-0000000001.index" for queue in (one, two)]
         for name in index:
             in_order(asked.since(start), f"fdatasync {name}", "commit catalog")
@@ -155,7 +155,7 @@ def test_a_checkpoint(store: Store, asked: Asked) -> None:
 def test_the_copy_of_the_definitions(store: Store, asked: Asked) -> None:
     store.create_queue("q")
     start = len(asked.calls)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     in_order(
         asked.since(start),
         "fdatasync catalog/definitions.new",
@@ -173,10 +173,10 @@ def test_a_compaction(store: Store, asked: Asked) -> None:
         assert isinstance(run, Run)
         store.ack(queue, run)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     start = len(asked.calls)
     for _ in range(4):
-        store.housekeep()
+        store.upkeep.housekeep()
     new = f"segments/{FIRST_COMPACTED:010}.segment"
     in_order(asked.since(start), f"fdatasync {new}", "fsync segments", "commit catalog")
 

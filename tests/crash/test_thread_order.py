@@ -80,7 +80,7 @@ class Threads(Outside):
     def checkpoint(self) -> None:
         """Here, whatever batch is under way."""
         try:
-            self.store.checkpoint()
+            self.store.upkeep.checkpoint()
         except OSError as error:
             self.put_off.append(str(error))
 

@@ -78,7 +78,7 @@ def history() -> MemoryFiles:
     # They are unacked when the process ends.
     taken(store, other, 2)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.ack(source, taken(store, source, 1))
     store.ack(other, acked)
     transaction = store.transaction()
@@ -102,7 +102,7 @@ def ready(store: Store) -> Ready:
     found = {}
     for name in NAMES:
         queue = named(store, name)
-        store.read_index(queue)
+        store.stored.read_index(queue)
         assert queue.unreadable_count == 0
         found[name] = in_memory(queue)
     return found
@@ -165,7 +165,7 @@ def use(store: Store) -> dict[str, set[int]]:
             of_queue.update(range(run.first_sequence, run.end))
     store.sync()
     with contextlib.suppress(OSError):
-        store.checkpoint()
+        store.upkeep.checkpoint()
     return changed
 
 
@@ -235,10 +235,10 @@ def check_two_starts(paths: list[str], number: int, *, checkpoint_first: bool = 
     opened = Opened(files, bad)
     bad.bad = []
     if checkpoint_first:
-        opened.store.checkpoint()
+        opened.store.upkeep.checkpoint()
     opened.wait()
     check_afterwards(opened, changed)
-    opened.store.checkpoint()
+    opened.store.upkeep.checkpoint()
     again = Opened(files.fork())
     check_afterwards(again, changed)
     again.store.abandon()

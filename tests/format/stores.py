@@ -42,13 +42,13 @@ def written_store(scratch: str) -> str:
                 store.ack(queue, run)
         store.transaction().prepare({"name": "undecided"})
         store.sync()
-        store.checkpoint()
+        store.upkeep.checkpoint()
         # Damage that costs no message: in a TRANSACTION before the checkpoint.
         with open(filenames.segment_path(directory, 2), "r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\xff")
         for _ in range(4):
-            store.housekeep()
+            store.upkeep.housekeep()
     return directory
 
 

@@ -134,7 +134,7 @@ def a_confirm_does_not_wait_for_the_disk(patch: Patch) -> None:
     def settle_at_once(self: Publisher) -> None:
         store = self._context.store
         with pytest.MonkeyPatch.context() as while_settling:
-            while_settling.setattr(store, "when_durable", lambda callback: callback())
+            while_settling.setattr(store.log, "when_durable", lambda callback: callback())
             settle(self)
 
     patch.setattr(Publisher, "confirm_published", settle_at_once)

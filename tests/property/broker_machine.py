@@ -699,8 +699,8 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.world.store.checkpoint()
-        self.world.store.housekeep()
+        self.world.store.upkeep.checkpoint()
+        self.world.store.upkeep.housekeep()
 
     def restart(self) -> None:
         """Stopped cleanly, and started."""

@@ -103,7 +103,7 @@ def several() -> str:
     store = Store.open(directory, options=options, worker=InlineWorker())
     queues = [store.create_queue({"library": 1, "name": name}) for name in ("one", "two")]
     publish(store, queues, range(4))
-    store.checkpoint()
+    store.upkeep.checkpoint()
     publish(store, queues, range(4, 11))
     store.abandon()
     for numbers in (range(11, 12), range(12, 21)):

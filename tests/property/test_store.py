@@ -293,7 +293,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
     @rule()
     def sync(self) -> None:
         told: list[str] = []
-        self.store.when_durable(lambda: told.append("durable"))
+        self.store.log.when_durable(lambda: told.append("durable"))
         self.store.sync()
         assert told == ["durable"]
         self._note_durable()
@@ -303,15 +303,15 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
     @rule(times=st.integers(0, 3))
     def checkpoint(self, times: int) -> None:
         """Make a checkpoint, leave to index files what they have, and merge what is due."""
-        self.store.checkpoint()
+        self.store.upkeep.checkpoint()
         for _ in range(2 * times):
-            self.store.housekeep()
+            self.store.upkeep.housekeep()
 
     @rule()
     def work_is_due(self) -> None:
         """Something begins, or goes on: it is taken over some rules later."""
         self.clock.advance(OPTIONS.checkpoint_ms)
-        self.store.housekeep()
+        self.store.upkeep.housekeep()
 
     @precondition(lambda self: self.models)
     @rule(place=places, acked=st.integers(1, 5))
@@ -332,7 +332,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             else:
                 self.store.ack(model.queue, run)
         for _ in range(10):
-            self.store.housekeep()
+            self.store.upkeep.housekeep()
 
     @precondition(lambda self: self.models)
     @rule(place=places)
@@ -348,7 +348,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         for _ in range(8):
             self.publish([at], [90, 90, 90], persistent=True)
             self.sync()
-        self.store.checkpoint()
+        self.store.upkeep.checkpoint()
         left = []
         while model.ready:
             run = self.store.take(model.queue, 1)
@@ -367,12 +367,12 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
     @precondition(lambda self: self.models)
     @rule(place=places, lazy=st.booleans())
     def set_lazy(self, place: int, lazy: bool) -> None:
-        self.store.set_lazy(self._model(place).queue, lazy=lazy)
+        self.store.memory.set_lazy(self._model(place).queue, lazy=lazy)
 
     @precondition(lambda self: self.models)
     @rule(place=places)
     def read_index(self, place: int) -> None:
-        self.store.read_index(self._model(place).queue)
+        self.store.stored.read_index(self._model(place).queue)
 
     @precondition(lambda self: self.models)
     @rule(place=places)
@@ -388,7 +388,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         be told that it is damaged for as long as the store is open."""
         found = []
         for model in self.models.values():
-            self.store.read_index(model.queue)
+            self.store.stored.read_index(model.queue)
             if model.ready and model.queue.ready.first.messages is None:
                 found.append(model)
         ids = [model.queue.ready.first.first_id for model in found]

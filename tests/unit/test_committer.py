@@ -65,7 +65,7 @@ class Waiting:
 
     def publish(self, name: str) -> None:
         self._store.publish([self._queue], messages(name.encode()))
-        self._store.when_durable(lambda: self.told.append(name))
+        self._store.log.when_durable(lambda: self.told.append(name))
 
 
 def ended_by(
@@ -253,7 +253,7 @@ def test_a_fault_of_who_waited_is_its_own_affair(
     async def run() -> None:
         committer = committer_of(store)
         waiting.publish("before")
-        store.when_durable(fail)
+        store.log.when_durable(fail)
         waiting.publish("behind")
         committer.stop()
 

@@ -210,7 +210,7 @@ class Committer:
         """
         try:
             if not self._failure:
-                self._store.housekeep()
+                self._store.upkeep.housekeep()
         except OSError as error:
             _log.error("background work is postponed: %s", reason_of(error))
         except Exception as error:  # noqa: BLE001 (it ends the broker)

@@ -174,7 +174,7 @@ class LoopRounds:
                     break
         if has_work or is_busy:
             committer.commit(promised_only=True)
-        if self._broker.context.store.free_memory():
+        if self._broker.context.store.upkeep.free_memory():
             self._sockets.return_in(0.0)
         if self._senders:
             self._send(now)

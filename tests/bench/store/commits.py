@@ -51,7 +51,7 @@ class Commits:
             raise failure
         batch, self._under_way = self._under_way, None
         self._store.log.complete(batch)
-        self._store.housekeep()
+        self._store.upkeep.housekeep()
 
     def finish(self) -> None:
         """Make everything durable and end the thread. Raises: DurabilityError."""

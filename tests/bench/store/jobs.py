@@ -76,7 +76,7 @@ def fill(job: Job, tell: Tell) -> Figures:
     duration_s = (time.perf_counter_ns() - started) / 1e9
     if not job.stays_open:
         worker.wait()
-        store.housekeep()
+        store.upkeep.housekeep()
     figures: Figures = {
         **_rates(job, duration_s),
         "publish_ms": publish.summary_ms(),
@@ -87,7 +87,7 @@ def fill(job: Job, tell: Tell) -> Figures:
         "checkpoints": worker.checkpoints,
     }
     if not job.stays_open:
-        store.checkpoint()
+        store.upkeep.checkpoint()
         figures["written_bytes"] = written_bytes() - written
         figures |= _disk_figures(job.directory)
         store.close()
@@ -119,7 +119,7 @@ def drain(job: Job, tell: Tell) -> Figures:
             memory.sample()
     commits.finish()
     duration_s = (time.perf_counter_ns() - started) / 1e9
-    store.checkpoint()
+    store.upkeep.checkpoint()
     figures: Figures = {
         "messages": taken,
         "duration_s": round(duration_s, 3),
@@ -244,9 +244,9 @@ def _wait_until_quiet(store: Store, worker: WatchedWorker) -> float:
     """Wait until no background work is left; return the seconds it took. Raises: RuntimeError."""
     started = time.monotonic()
     while time.monotonic() - started < _QUIET_S:
-        store.checkpoint()
+        store.upkeep.checkpoint()
         worker.wait_for_pace()
-        store.housekeep()
+        store.upkeep.housekeep()
         if not worker.wait():
             return time.monotonic() - started
     raise RuntimeError(f"background work did not end within {_QUIET_S:g} s")

@@ -74,7 +74,7 @@ def make_store(directory: str, seed: int) -> None:
     transaction.publish([queues[1]], [Message(ENVELOPE, b"one")], priority=3, expires_ms=1 << 45)
     transaction.prepare({"vhost": DEFAULT_VHOST, "user": "guest", "xid": [1, b"global", b"branch"]})
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.publish(queues, [Message(ENVELOPE, b"late"), Message(ENVELOPE, b"last")])
     store.sync()
     store.abandon()
@@ -140,10 +140,10 @@ def _step(store: Store, queues: list[Queue], rng: random.Random) -> None:
     elif kind < 0.96:
         store.sync()
         if kind > 0.9:
-            store.checkpoint()
+            store.upkeep.checkpoint()
     else:
         for _ in range(4):
-            store.housekeep()
+            store.upkeep.housekeep()
 
 
 def seed_of(directory: str) -> int:

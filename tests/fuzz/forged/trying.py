@@ -52,8 +52,8 @@ def use(directory: str) -> None:
             if queue.durable:
                 store.publish([queue], [Message(ENVELOPE, b"new")])
         store.sync()
-        store.checkpoint()
-        for _ in store.compact():
+        store.upkeep.checkpoint()
+        for _ in store.upkeep.compact():
             pass
         store.close()
     finally:

@@ -29,11 +29,11 @@ def test_compaction_leaves_the_segment_that_the_checkpoint_has_seen_in_part(
     for _ in range(3):
         settle(store, staying, passing, 100)
     settle(store, staying, passing, 50)
-    store.checkpoint()  # knows half of segment 4
+    store.upkeep.checkpoint()  # knows half of segment 4
     settle(store, staying, passing, 60)  # the other half
     settle(store, staying, passing, 10)  # segment 5
-    store.housekeep()  # begins a compaction
-    store.housekeep()  # takes it over
+    store.upkeep.housekeep()  # begins a compaction
+    store.upkeep.housekeep()  # takes it over
     assert len(store.log.segments) < 5
     store.close()
     with Store.open(str(tmp_path), options=OPTIONS, worker=InlineWorker()) as store:

@@ -96,7 +96,7 @@ def test_commits_overlap_and_are_durable_at_the_end(tmp_path: Path) -> None:
     durable: list[int] = []
     for number in range(3):
         store.publish([queue], [Message(Envelope("", "q"), b"body")])
-        store.when_durable(partial(durable.append, number))
+        store.log.when_durable(partial(durable.append, number))
         commits.commit()
         assert not store.log.is_idle
         # Each hand-over waited for the one before it.
@@ -120,11 +120,11 @@ def test_compaction_is_watched(tmp_path: Path) -> None:
         store.take(queue, 1)
         store.ack(queue, taken(store, queue, 99))
     store.sync()
-    store.checkpoint()
-    store.housekeep()
+    store.upkeep.checkpoint()
+    store.upkeep.housekeep()
     states = [worker.is_compacting, worker.wait(), worker.is_compacting]
     assert states == [True, True, False]
-    store.housekeep()
+    store.upkeep.housekeep()
     assert worker.compactions == 1
     assert worker.compaction_read_bytes > 100_000
     store.close()

@@ -22,11 +22,11 @@ def simulated() -> SimulatedBroker:
     for body in BODIES[:48]:
         Client(simulated).publish("", "q", body, message_id=body)
     simulated.settle()
-    simulated.store.checkpoint()
+    simulated.store.upkeep.checkpoint()
     for body in BODIES[48:]:
         Client(simulated).publish("", "q", body, message_id=body)
     simulated.settle()
-    simulated.store.housekeep()
+    simulated.store.upkeep.housekeep()
     return simulated
 
 
@@ -72,7 +72,7 @@ def test_what_comes_and_goes_in_between_is_counted(simulated: SimulatedBroker) -
             requeued = got
         if not number % 5:
             simulated.store.sync()
-            simulated.store.checkpoint()
+            simulated.store.upkeep.checkpoint()
     turns(simulated)
     simulated.settle()
     client.requeue(requeued)
@@ -151,6 +151,6 @@ def test_a_limit_on_a_short_queue_applies_at_once() -> None:
     for body in BODIES:
         Client(simulated).publish("", "q", body, message_id=body)
     simulated.settle()
-    simulated.store.housekeep()
+    simulated.store.upkeep.housekeep()
     limit(simulated, *LIMITED)
     assert simulated.ready("q") == BODIES[-10:]

@@ -182,7 +182,7 @@ def test_on_a_full_disk_each_client_is_refused_what_does_not_fit() -> None:
         server.disk.capacity_bytes = 0
         used = -server.disk.free_bytes("/")
         server.disk.capacity_bytes = used + LEAST_FREE_BYTES + 60_000
-        server.store.housekeep()
+        server.store.upkeep.housekeep()
         receive(one, publish(b"fits"))
         receive(two, publish(b"x" * 65_000))
         receive(three, publish(b"too"))
@@ -204,7 +204,7 @@ def test_what_follows_on_another_channel_after_a_refusal_is_ignored() -> None:
         server.disk.capacity_bytes = 0
         used = -server.disk.free_bytes("/")
         server.disk.capacity_bytes = used + LEAST_FREE_BYTES + 60_000
-        server.store.housekeep()
+        server.store.upkeep.housekeep()
         receive(one, publish(b"x" * 65_000) + publish(b"would fit", channel=2))
         receive(two, publish(b"fits"))
         assert entries(server) == 3

@@ -142,7 +142,7 @@ def test_nothing_stays_of_a_deleted_queue(deed: Deed) -> None:
         simulated.vhost.delete_queue(simulated.vhost.queue("q"))
         client.channel.close()
         simulated.settle()
-        simulated.store.checkpoint()
+        simulated.store.upkeep.checkpoint()
         simulated.settle()
 
     once()  # what is made but once stays
@@ -185,7 +185,7 @@ def has_settled_in_a_transaction(simulated: SimulatedBroker, client: Client) -> 
 def later(simulated: SimulatedBroker) -> None:
     simulated.clock.advance(LATER_MS)
     simulated.settle()
-    simulated.store.checkpoint()
+    simulated.store.upkeep.checkpoint()
     simulated.settle()
 
 

@@ -25,7 +25,7 @@ def simulated() -> SimulatedBroker:
     simulated.queue("other")
     Client(simulated).publish("", "q", LARGE, "after", delivery_mode=2)
     simulated.settle()
-    simulated.store.housekeep()
+    simulated.store.upkeep.housekeep()
     return simulated
 
 
@@ -90,7 +90,7 @@ def test_one_that_moves_to_another_queue_is_read_in_parts(
     client.publish("", "from", LARGE)
     client.consume("from", "c")
     simulated.settle()
-    simulated.store.housekeep()
+    simulated.store.upkeep.housekeep()
     if kind == "history":
         ack_until(client.channel, 0)
     else:
@@ -119,7 +119,7 @@ def test_one_that_leaves_by_a_limit_is_read_in_parts(
     client = Client(simulated)
     client.publish("", "from", LARGE)
     simulated.settle()
-    simulated.store.housekeep()
+    simulated.store.upkeep.housekeep()
     read[:] = [0]
     if limit == "message_ttl":
         simulated.clock.advance(1000)

@@ -272,7 +272,7 @@ def test_a_large_history_is_copied_whole_and_in_order(
         client.publish("", "large", *bodies[place : place + 100], delivery_mode=mode)
         simulated.settle()
         if place % 1500 == 0:
-            simulated.store.checkpoint()
+            simulated.store.upkeep.checkpoint()
     ask(client, "large", x_replay_to="browse")
     simulated.settle()
     assert simulated.ready("browse") == bodies

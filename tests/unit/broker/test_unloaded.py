@@ -41,7 +41,7 @@ def holding(simulated: SimulatedBroker, *bodies: str, mode: int = 2, **arguments
     simulated.settle()
     assert client.bodies("c") == list(bodies or BODIES)
     client.got.clear()
-    simulated.store.housekeep()
+    simulated.store.upkeep.housekeep()
     assert all(delivery.run.messages is None for delivery in client.channel._unacked)
     return client
 

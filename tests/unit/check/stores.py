@@ -69,10 +69,10 @@ class History:
             store.sync()
         elif kind < 0.96:
             store.sync()
-            store.checkpoint()
+            store.upkeep.checkpoint()
         else:
             for _ in range(4):
-                store.housekeep()
+                store.upkeep.housekeep()
 
     def _publish(self, queues: list[Queue]) -> None:
         rng = self._rng

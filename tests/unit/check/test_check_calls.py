@@ -39,7 +39,7 @@ def make_store(directory: Path, queue_count: int, message_count: int) -> str:
                 run = store.take(queues[0], limit=ACKED // queue_count)
                 assert isinstance(run, Run)
                 store.ack(queues[0], run)
-                store.checkpoint()
+                store.upkeep.checkpoint()
         store.sync()
         store.abandon()
     return path

@@ -49,7 +49,7 @@ def make_store(directory: str, *, batches: int = 30, close: bool = True) -> None
     for batch in range(batches):
         publish(store, "orders", [b"%d.%d " % (batch, place) * 40 for place in range(5)])
         if batch == batches // 2:
-            store.checkpoint()
+            store.upkeep.checkpoint()
     if close:
         store.close()
     else:

@@ -51,7 +51,7 @@ def test_a_linked_copy_and_its_store_go_their_own_ways(path: Paths, store: str) 
     expected = bodies(store)["orders"]
     with open_store(path("copy")) as copy:
         copy.purge(queue_of(copy, "orders"))
-        copy.checkpoint()
+        copy.upkeep.checkpoint()
     with open_store(store) as original:
         publish(original, "orders", [b"one more"])
     assert bodies(path("copy"))["orders"] == []

@@ -17,6 +17,7 @@ from amqpstore import Envelope, Message, Options, Queue, Run, Store, StoreError,
 from amqpstore.queues.withdrawals import Withdrawals
 from amqpstore.system.clock import SimulatedClock
 from amqpstore.system.filenames import INDEX, index_path
+from amqpstore.upkeep.maintenance import Maintenance
 from amqpstore_tools.drill import manual, own_disk
 from amqpstore_tools.drill.client import MOVES, key_of
 from amqpstore_tools.drill.damaged import DamagedStore
@@ -153,16 +154,17 @@ def miscounts(store: Store) -> None:
 
 def leaves_an_index_file(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint that does not remove a file without a row, as if its removal had been lost."""
-    checkpoint = Store.checkpoint
+    checkpoint = Maintenance.checkpoint
 
-    def careless(self: Store) -> None:
+    def careless(self: Maintenance) -> None:
         checkpoint(self)
-        for queue_id in [*self.queues][:1]:
-            path = index_path(self.directory, queue_id, 1 << 30)
-            if not self._backing.files.exists(path):
-                self._backing.files.create(path).close()
+        files, directory, *_ = self.checkpoints._backing
+        for queue_id in [*self._queues][:1]:
+            path = index_path(directory, queue_id, 1 << 30)
+            if not files.exists(path):
+                files.create(path).close()
 
-    patch.setattr(Store, "checkpoint", careless)
+    patch.setattr(Maintenance, "checkpoint", careless)
 
 
 def forgets_acks(patch: pytest.MonkeyPatch) -> None:

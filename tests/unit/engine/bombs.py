@@ -206,8 +206,8 @@ def use(directory: str) -> None:
         take_all(store, queue)
         store.publish([queue], [Message(ENVELOPE, b"new")])
     store.sync()
-    store.checkpoint()
-    store.compact()
+    store.upkeep.checkpoint()
+    store.upkeep.compact()
     store.close()
 
 

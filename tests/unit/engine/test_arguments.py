@@ -125,7 +125,7 @@ def check_refused(disk: Disk, publish: Callable[[Store, Queue], None]) -> None:
     queue, other = store.create_queue("q"), store.create_queue("other")
     told: list[str] = []
     store.publish([other], messages(b"somebody else's"))
-    store.when_durable(lambda: told.append("somebody else's"))
+    store.log.when_durable(lambda: told.append("somebody else's"))
     with pytest.raises((ValueError, TypeError)):
         publish(store, queue)
     assert queue.ready_count == 0
@@ -200,7 +200,7 @@ def test_deliveries_are_counted_as_far_as_four_bytes_go(disk: Disk) -> None:
         store.redeliver(queue, run)
         store.requeue(queue, run)
         store.sync()
-        store.checkpoint()
+        store.upkeep.checkpoint()
     store.abandon()
     store = disk.open()
     run = take(store, queue_named(store, "q"))
@@ -217,7 +217,7 @@ def test_a_batch_that_cannot_be_encoded_ends_the_store(
     queue = store.create_queue("q")
     told: list[str] = []
     store.publish([queue], messages(b"a"))
-    store.when_durable(lambda: told.append("a"))
+    store.log.when_durable(lambda: told.append("a"))
 
     def fail(*_: object) -> None:
         raise MemoryError
@@ -304,8 +304,8 @@ OF_A_QUEUE: dict[str, Callable[[Store, Any], object]] = {
     "purge": lambda store, queue: store.purge(queue),
     "purge_aside": lambda store, queue: store.purge_aside([queue], "label"),
     "clear": lambda store, queue: store.clear(queue),
-    "read_index": lambda store, queue: store.read_index(queue),
-    "set_lazy": lambda store, queue: store.set_lazy(queue, lazy=True),
+    "read_index": lambda store, queue: store.stored.read_index(queue),
+    "set_lazy": lambda store, queue: store.memory.set_lazy(queue, lazy=True),
     "set_keeps_transient": lambda store, queue: store.set_keeps_transient(queue, keeps=True),
     "delete_queue": lambda store, queue: store.delete_queue(queue),
     "publish": lambda store, queue: store.publish([queue], messages(b"bad")),

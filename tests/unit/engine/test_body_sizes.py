@@ -122,9 +122,9 @@ def work(store: Store, queue: Queue, rng: random.Random, held: list[Run]) -> Non
         store.ack(queue, run)
     store.sync()
     if rng.random() < 0.4:
-        store.checkpoint()
+        store.upkeep.checkpoint()
     if rng.random() < 0.1:
-        store.compact()
+        store.upkeep.compact()
 
 
 @pytest.mark.parametrize(("lazy", "some_unknown"), [(False, False), (True, False), (True, True)])
@@ -146,7 +146,7 @@ def test_whatever_is_done_all_bytes_are_counted(
     measuring: Iterator[None] = iter(())
     for step in range(200):
         queue = queue_named(store, "q")
-        store.set_lazy(queue, lazy=lazy)
+        store.memory.set_lazy(queue, lazy=lazy)
         # Sizes that were found are forgotten with what they were of, wherever it got to.
         if next(measuring, measuring) is measuring:
             measuring = store.stored.measuring(queue)
@@ -172,12 +172,12 @@ def test_whatever_is_done_all_bytes_are_counted(
 def test_what_was_written_aside_between_others_is_counted(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     for body, envelope in (b"first", ENVELOPE), (b"aside", TRANSIENT), (b"the last", ENVELOPE):
         store.publish([queue], messages(body, envelope=envelope))
     store.sync()
-    store.checkpoint()
-    store.housekeep()
+    store.upkeep.checkpoint()
+    store.upkeep.housekeep()
     assert all(run.messages is None for run in queue.ready)
     assert store.stored.ready_bytes(queue) == bodies_of(store, queue) == 18
     store.abandon()

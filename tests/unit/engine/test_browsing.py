@@ -125,7 +125,7 @@ class Modelled:
             self.store.ack(self.queue, self._any_taken())
 
     def checkpoint(self) -> None:
-        self.store.checkpoint()
+        self.store.upkeep.checkpoint()
 
     def reopen(self) -> None:
         for run in self.taken:

@@ -67,7 +67,7 @@ except NoMemoryError as error:
     print("cannot grow" in str(error), "Nothing is lost" in str(error), len(queues) > 100)
 store.publish([queues[0]], [Message(Envelope("", "first"), b"meanwhile")])
 store.sync()
-store.checkpoint()
+store.upkeep.checkpoint()
 store.delete_queue(queues.pop())
 allow(None)
 for _ in range(300):

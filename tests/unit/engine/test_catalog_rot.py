@@ -47,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
         )
         for number in range(6):
             publish(store, queues, b"%d" % number * 300, b"small")
-            store.checkpoint()
+            store.upkeep.checkpoint()
         store.take(queues[0], 3)
         store.take(queues[1], 2, acked=True)
         store.sync()

@@ -37,7 +37,7 @@ def restarted(disk: Disk, name: str = "q") -> tuple[Store, Queue]:
     """The store after a crash, and a queue of it with all its runs in memory."""
     store = disk.open()
     queue = queue_named(store, name)
-    store.read_index(queue)
+    store.stored.read_index(queue)
     return store, queue
 
 
@@ -67,11 +67,11 @@ def test_what_is_published_and_acked_between_two_checkpoints_is_in_no_index_file
 ) -> None:
     store = disk.open()
     queue = store.create_queue("q")
-    store.checkpoint()
+    store.upkeep.checkpoint()
     publish_batches(store, queue, [[b"one", b"two"], [b"three"]])
     ack(store, queue, 3)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert index_files(disk) == []
     assert disk.catalog.rows("index") == {}
     store.abandon()
@@ -89,7 +89,7 @@ def test_what_a_checkpoint_writes_is_what_is_live(disk: Disk) -> None:
     held = take(store, queue, 1)
     store.ack(queue, take(store, queue, 1))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert indexed(disk, store, queue) == [(3, 3), (5, 5), (6, 6)]
     assert indexed(disk, store, other) == [(1, 7)]
     # The next one changes no byte of the file: what was acked is in the catalog.
@@ -101,7 +101,7 @@ def test_what_a_checkpoint_writes_is_what_is_live(disk: Disk) -> None:
     before = Path(path).read_bytes()
     store.ack(queue, held)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert indexed(disk, store, queue) == [(5, 5), (6, 6)]
     assert Path(path).read_bytes() == before
     store.abandon()
@@ -113,7 +113,7 @@ def test_the_entries_of_the_next_checkpoint_go_behind_those_of_the_last(disk: Di
     contents = []
     for number in range(3):
         publish_batches(store, queue, [[b"%d" % number]])
-        store.checkpoint()
+        store.upkeep.checkpoint()
         (name,) = index_files(disk)
         contents.append(Path(disk.directory, "index", name).read_bytes())
     assert contents[1].startswith(contents[0])
@@ -122,7 +122,7 @@ def test_the_entries_of_the_next_checkpoint_go_behind_those_of_the_last(disk: Di
     # A file is appended to by the process that created it and by no other.
     store, queue = restarted(disk)
     publish_batches(store, queue, [[b"3"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert len(index_files(disk)) == 2
     store.abandon()
     store, queue = restarted(disk)
@@ -135,21 +135,21 @@ def test_an_index_file_whose_entries_are_all_acked_is_removed(disk: Disk) -> Non
     queue, other = store.create_queue("q"), store.create_queue("other")
     for of in (queue, other):
         publish_batches(store, of, [[b"one", b"two"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     kept = os.path.basename(index_path(disk.directory, other.id, 1))
     assert len(index_files(disk)) == 2
     ack(store, queue, 1)
     ack(store, other, 1)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert len(index_files(disk)) == 2
     ack(store, queue, 1)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert index_files(disk) == [kept]
     # And the queue goes on in another.
     publish_batches(store, queue, [[b"three"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert len(index_files(disk)) == 2
     store.abandon()
     store, queue = restarted(disk)
@@ -163,17 +163,17 @@ def test_segments_with_nothing_live_are_removed_but_for_the_last(disk: Disk) -> 
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"1"], [b"2"], [b"3"]])
     ack(store, queue, 1)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     # The ack is in no batch yet.
     assert segment_files(disk) == [1, 2, 3]
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert segment_files(disk) == [2, 3, 4]
     for table in ("segments", "marks"):
         assert [int(key) for key in disk.catalog.rows(table)] == [2, 3, 4]
     ack(store, queue, 2)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert segment_files(disk) == [5]
     store.abandon()
     store = disk.open()
@@ -193,11 +193,11 @@ def test_a_segment_stays_as_long_as_one_of_several_queues_needs_it(disk: Disk) -
     store.sync()
     ack(store, one, 1)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert 1 in segment_files(disk)
     ack(store, two, 1)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert 1 not in segment_files(disk)
     store.abandon()
 
@@ -206,7 +206,7 @@ def test_a_start_reads_only_what_is_behind_the_checkpoint(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"x" * 1000] * 50])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store, queue = restarted(disk)
     assert store.recovery_report.scanned_bytes == 0
@@ -223,7 +223,7 @@ def test_a_start_goes_on_within_a_segment(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
     _, position = publish_batches(store, queue, [[b"one"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert disk.catalog.rows("store")["position"] == {
         "segment": 1,
         "offset": position,
@@ -244,7 +244,7 @@ def test_a_torn_tail_behind_a_checkpoint_is_taken_back(disk: Disk, cut: int) -> 
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"one"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     (start, end) = publish_batches(store, queue, [[b"two"]])
     store.abandon()
     disk.write(1, disk.read(1)[:-cut])
@@ -252,7 +252,7 @@ def test_a_torn_tail_behind_a_checkpoint_is_taken_back(disk: Disk, cut: int) -> 
     report = store.recovery_report
     assert (report.torn_bytes, report.damage) == (end - cut - start, [])
     publish_batches(store, queue, [[b"three"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store, queue = restarted(disk)
     assert store.recovery_report.is_clean
@@ -268,7 +268,7 @@ def test_the_end_of_a_torn_segment_is_noted_as_long_as_the_log_is_read_from_it(d
     disk.write(1, disk.read(1)[: end - 1])
     store = disk.open()
     store.create_queue("other")
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     for _ in range(2):
         store = disk.open()
@@ -289,11 +289,11 @@ def test_a_deleted_queue_releases_all_that_it_held(disk: Disk, checkpointed: boo
     publish_batches(store, gone, [[b"1"], [b"2"]])
     publish_batches(store, kept, [[b"3"]])
     if checkpointed:
-        store.checkpoint()
+        store.upkeep.checkpoint()
     publish_batches(store, gone, [[b"4"]])
     take(store, gone, 1)
     store.delete_queue(gone)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert segment_files(disk) == [3, 4]
     assert [int(key[:20]) for key in disk.catalog.rows("index")] == [kept.id]
     assert len(index_files(disk)) == 1
@@ -306,12 +306,12 @@ def test_a_queue_that_was_deleted_before_a_crash_is_released_after_it(disk: Disk
     store = disk.open()
     gone, kept = store.create_queue("gone"), store.create_queue("kept")
     publish_batches(store, gone, [[b"1"], [b"2"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     publish_batches(store, kept, [[b"3"]])
     store.delete_queue(gone)
     store.abandon()
     store = disk.open()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert segment_files(disk) == [3]
     assert len(index_files(disk)) == 1
     assert drain(store, queue_named(store, "kept")) == [b"3"]
@@ -324,14 +324,14 @@ def test_a_requeued_message_keeps_its_place_across_checkpoints(disk: Disk) -> No
     publish_batches(store, queue, [[b"1", b"2", b"3"]])
     one, two = take(store, queue, 1), take(store, queue, 1)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     publish_batches(store, queue, [[b"4"]])
     store.requeue(queue, two)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.requeue(queue, one)
     assert spans(queue) == [(1, 2, 1), (3, 2, 0)]
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store, queue = restarted(disk)
     assert spans(queue) == [(1, 2, 1), (3, 2, 0)]
@@ -344,12 +344,12 @@ def test_deliveries_of_a_later_block_are_those_of_its_own_messages(disk: Disk) -
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"1", b"2"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     publish_batches(store, queue, [[b"3", b"4"]])
     ack(store, queue, 2)
     take(store, queue, 1)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store, queue = restarted(disk)
     assert spans(queue) == [(3, 1, 1), (4, 1, 0)]
@@ -365,13 +365,13 @@ def test_deliveries_count_across_restarts_and_checkpoints(
     publish_batches(store, queue, [[b"1", b"2", b"3"]])
     for deliveries in range(3):
         if deliveries in checkpoints:
-            store.checkpoint()
+            store.upkeep.checkpoint()
         take(store, queue, 1)
         if deliveries == 1:
             take(store, queue, 1)
         store.sync()
         if deliveries in checkpoints:
-            store.checkpoint()
+            store.upkeep.checkpoint()
         store.abandon()
         store, queue = restarted(disk)
         second = 1 if deliveries else 0
@@ -388,7 +388,7 @@ def test_a_message_that_was_delivered_and_acked_behind_a_checkpoint_is_gone(disk
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"1", b"2", b"3"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     ack(store, queue, 2)
     store.sync()
     store.abandon()
@@ -396,7 +396,7 @@ def test_a_message_that_was_delivered_and_acked_behind_a_checkpoint_is_gone(disk
         store, queue = restarted(disk)
         assert spans(queue) == [(3, 1, 0)]
         assert store.recovery_report.kept == {queue.id: 1}
-        store.checkpoint()
+        store.upkeep.checkpoint()
         store.abandon()
 
 
@@ -406,7 +406,7 @@ def test_transient_messages_are_in_no_index(disk: Disk) -> None:
     store.publish([queue], messages(b"1", envelope=TRANSIENT))
     publish_batches(store, queue, [[b"2"]])
     store.publish([queue], messages(b"3", envelope=TRANSIENT))
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert indexed(disk, store, queue) == [(2, 1)]
     assert drain(store, queue) == [b"1", b"2", b"3"]
     store.abandon()
@@ -416,11 +416,11 @@ def test_a_purge_behind_a_checkpoint_leaves_what_somebody_holds(disk: Disk) -> N
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"1", b"2", b"3", b"4"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     take(store, queue, 2)
     assert store.purge(queue) == 2
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert indexed(disk, store, queue) == [(1, 1), (2, 2)]
     store.abandon()
     store, queue = restarted(disk)
@@ -432,7 +432,7 @@ def test_files_of_a_checkpoint_that_did_not_become_one_are_removed(disk: Disk) -
     store = disk.open()
     publish_batches(store, store.create_queue("q"), [[b"1"]])
     before = disk.catalog.clone()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     # As a crash between the index file's datasync and the commit leaves it.
     disk.catalog = before
@@ -466,14 +466,14 @@ def test_a_checkpoint_for_which_there_was_no_room_is_made_later(disk: Disk) -> N
     publish_batches(store, queue, [[b"1"], [b"2"]])
     files.fails = {"create"}
     with pytest.raises(OSError, match="create fails"):
-        store.checkpoint()
+        store.upkeep.checkpoint()
     assert index_files(disk) == []
     publish_batches(store, queue, [[b"3"]])
     files.fails = {"append"}
     with pytest.raises(OSError, match="append fails"):
-        store.checkpoint()
+        store.upkeep.checkpoint()
     files.fails = set()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert indexed(disk, store, queue) == [(1, 1), (2, 2), (3, 3)]
     store.abandon()
     store, queue = restarted(disk)
@@ -495,8 +495,8 @@ def test_a_checkpoint_that_failed_at_a_batch_goes_on_with_it(
 
     monkeypatch.setattr(CheckpointState, "apply", fail_once)
     with pytest.raises(OSError, match="no descriptor"):
-        store.checkpoint()
-    store.checkpoint()
+        store.upkeep.checkpoint()
+    store.upkeep.checkpoint()
     assert indexed(disk, store, queue) == [(1, 1), (2, 2)]
     store.abandon()
 
@@ -508,7 +508,7 @@ def test_an_index_file_that_does_not_become_durable_stops_the_store(disk: Disk, 
     publish_batches(store, store.create_queue("q"), [[b"1"]])
     files.fails = {call}
     with pytest.raises(DurabilityError):
-        store.checkpoint()
+        store.upkeep.checkpoint()
     files.fails = set()
     store.close()
     store, queue = restarted(disk)
@@ -547,7 +547,7 @@ def test_an_index_file_that_cannot_be_read_costs_its_own_messages_only(
     queue, other = store.create_queue("q"), store.create_queue("other")
     publish_batches(store, queue, [[b"1", b"2"]])
     publish_batches(store, other, [[b"3"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     publish_batches(store, queue, [[b"4"]])
     store.abandon()
     path = Path(index_path(disk.directory, queue.id, 1))
@@ -571,7 +571,7 @@ def test_a_start_gets_by_without_an_index_file_that_the_log_speaks_of(
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"1", b"2"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     ack(store, queue, 1)
     publish_batches(store, queue, [[b"3"]])
     store.abandon()
@@ -583,5 +583,5 @@ def test_a_start_gets_by_without_an_index_file_that_the_log_speaks_of(
     store = disk.open()
     assert [where for where, *_ in store.recovery_report.damage] == [str(path)]
     assert drain(store, queue_named(store, "q")) == [b"3"]
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()

@@ -32,7 +32,7 @@ def disk(tmp_path: Path, clock: SimulatedClock) -> Disk:
 def pass_time(store: Store, clock: SimulatedClock, seconds: int) -> None:
     for _ in range(seconds):
         clock.advance(1000)
-        store.housekeep()
+        store.upkeep.housekeep()
 
 
 def segment_bytes(disk: Disk) -> int:

@@ -106,7 +106,7 @@ def bodies_in(disk: Disk, number: int) -> list[tuple[int, bytes]]:
 def compact(store: Store) -> None:
     """Begin what is due, take over what is done, and remove what nobody uses any more."""
     for _ in range(4):
-        store.housekeep()
+        store.upkeep.housekeep()
 
 
 def ack_all_but(store: Store, queue: Queue, *kept: int) -> None:
@@ -116,7 +116,7 @@ def ack_all_but(store: Store, queue: Queue, *kept: int) -> None:
         if run.first_sequence not in kept:
             store.ack(queue, run)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
 
 
 def filled(disk: Disk) -> tuple[Store, Queue]:
@@ -149,7 +149,7 @@ def test_a_merged_segment_holds_exactly_the_live_messages(disk: Disk) -> None:
         store = disk.open()
         assert store.recovery_report.is_clean
         queue = queue_named(store, "q")
-        store.read_index(queue)
+        store.stored.read_index(queue)
         assert [run.first_sequence for run in queue.ready] == [4, 6, 10, 16]
         assert drain(store, queue) == [b"2", b"3", b"5", b"8"]
         store.abandon()
@@ -186,7 +186,7 @@ def test_messages_around_a_segment_that_was_torn_are_read_once_they_are_merged(d
     os.truncate(disk.path(3), disk.size(3) - 1)
     store = disk.open()
     queue = queue_named(store, "q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     publish_batches(store, queue, [[b"x" * 900, b"%x" % number] for number in (3, 4, 5)])
     for run in [take(store, queue, 1) for _ in range(10)]:
         if run.first_sequence % 2:
@@ -194,7 +194,7 @@ def test_messages_around_a_segment_that_was_torn_are_read_once_they_are_merged(d
         else:
             store.requeue(queue, run)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     compact(store)
     assert FIRST_COMPACTED in segment_files(disk)
     assert queue.memory_bytes == 0
@@ -207,11 +207,11 @@ def test_a_reader_goes_on_in_the_old_files_until_the_new_one_is_taken_over(disk:
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "q")
-    store.housekeep()  # it is done and the catalog has it, but nobody took it over
+    store.upkeep.housekeep()  # it is done and the catalog has it, but nobody took it over
     assert segment_files(disk) == [1, 2, 3, 4, 5, FIRST_COMPACTED]
     assert [take(store, queue, 1).first_sequence for _ in range(2)] == [2, 4]
-    store.housekeep()
-    store.housekeep()
+    store.upkeep.housekeep()
+    store.upkeep.housekeep()
     assert segment_files(disk) == [5, FIRST_COMPACTED]
     assert drain(store, queue) == [b"3", b"4"]
     store.abandon()
@@ -220,7 +220,7 @@ def test_a_reader_goes_on_in_the_old_files_until_the_new_one_is_taken_over(disk:
 def test_a_crash_before_it_is_taken_over_leaves_what_the_next_start_removes(disk: Disk) -> None:
     store, _ = merging(disk)
     before = disk.catalog.clone()
-    store.housekeep()
+    store.upkeep.housekeep()
     store.abandon()
     # As a crash after the commit leaves it.
     after = disk.catalog.clone()
@@ -246,13 +246,13 @@ def test_what_is_acked_behind_a_compaction_is_garbage_in_the_new_segment(disk: D
     queue = queue_named(store, "q")
     store.ack(queue, take(store, queue, 1))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     account = SegmentAccount.of_row(tables.SEGMENTS.read(disk.catalog.rows)[FIRST_COMPACTED])
     assert (account.count, account.live_count) == (4, 3)
     while queue.ready_count:
         store.ack(queue, take(store, queue, 1))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert FIRST_COMPACTED not in segment_files(disk)
     store.abandon()
     store = disk.open()
@@ -316,7 +316,7 @@ def test_a_message_that_compaction_lost_can_be_removed(disk: Disk, how: str) -> 
     else:
         assert store.purge(queue) == 4
         store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert FIRST_COMPACTED not in segment_files(disk)
     store.abandon()
 
@@ -325,7 +325,7 @@ def test_a_damaged_segment_goes_to_quarantine_after_a_crash_as_well(disk: Disk) 
     store, _ = merging(disk)
     disk.flip(2, [one for one in records(disk, 2) if one.kind == Kind.MESSAGE][1].end - 1)
     damaged = disk.read(2)
-    store.housekeep()
+    store.upkeep.housekeep()
     store.abandon()
     store = disk.open()
     assert Path(disk.directory, "quarantine", "0000000002.segment").read_bytes() == damaged
@@ -341,7 +341,7 @@ def test_a_segment_that_recovery_could_not_read_is_never_removed(disk: Disk) -> 
     disk.write(2, damaged)
     for _ in range(2):
         store = disk.open()
-        store.checkpoint()
+        store.upkeep.checkpoint()
         store.abandon()
     quarantined = Path(disk.directory, "quarantine", "0000000002.segment")
     path = Path(disk.path(2))
@@ -352,7 +352,7 @@ def test_a_segment_that_the_log_went_on_in_behind_the_checkpoint_is_left_alone(
     disk: Disk,
 ) -> None:
     store, queue = merging(disk)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     # The log goes on in segment 5, in which the checkpoint's position is, and then in 6.
     for body in (b"5" * 1000, b"6"):
         store.publish([queue], messages(body))
@@ -494,5 +494,5 @@ def test_compaction_ends_where_no_live_message_can_be_read(tmp_path: Path) -> No
     store = Store.open(directory, options=options, worker=InlineWorker())
     store.publish([queue_named(store, "q")], [message])
     store.sync()
-    assert len(list(itertools.islice(store.compact(), 20))) == 1
+    assert len(list(itertools.islice(store.upkeep.compact(), 20))) == 1
     store.abandon()

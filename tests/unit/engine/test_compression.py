@@ -79,14 +79,14 @@ def test_garbage_is_counted_as_without_compression(tmp_path: Path) -> None:
     queue = store.create_queue("q")
     store.publish([queue], messages(*[bytes(1000)] * 100))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     (account,) = store._maintenance._state.accounts
     assert account.live_bytes == account.total_bytes > 100_000
     run = store.take(queue, 60)
     assert isinstance(run, Run)
     store.ack(queue, run)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert account.live_bytes == account.total_bytes * 40 // 100
     store.abandon()
     # Recovery counts the same.
@@ -110,9 +110,9 @@ def test_compaction_compresses_what_was_not(tmp_path: Path, options: Options) ->
     before = segment_bytes(tmp_path)
     store = open_store(tmp_path, options)
     (keep,) = (queue for queue in store.queues.values() if queue.definition == "keep")
-    store.checkpoint()
+    store.upkeep.checkpoint()
     for _ in range(200):
-        store.housekeep()
+        store.upkeep.housekeep()
     after = segment_bytes(tmp_path)
     assert after < before * 0.8
     if options.train_dictionary:

@@ -303,7 +303,7 @@ def test_new_messages_are_served_beside_damage(disk: Disk, checkpointed: bool) -
     store = disk.open()
     publish_batches(store, queue_named(store, "q"), [[b"six"]])
     if checkpointed:
-        store.checkpoint()
+        store.upkeep.checkpoint()
     store.abandon()
     store, found = everything(disk)
     # What the checkpoint knew is not looked at before its turn comes.
@@ -340,14 +340,14 @@ def test_a_message_damaged_after_the_start_is_an_error_once_and_the_rest_is_serv
     assert queue.ready_count == 0
     store.sync()
     if checkpointed:
-        store.checkpoint()
+        store.upkeep.checkpoint()
     store.abandon()
     # Nobody took it off its queue: each start finds it again, until it is repaired.
     for _ in range(2):
         store = disk.open()
         queue = queue_named(store, "q")
         if checkpointed:
-            store.read_index(queue)
+            store.stored.read_index(queue)
             assert spans(queue) == [(1, 1, 1), (2, 1, 0), (3, 3, 1)]
             take(store, queue, 1)
             assert isinstance(store.take(queue, 1), MessageDamagedError)

@@ -52,7 +52,7 @@ def deep(disk: Disk) -> tuple[Store, Queue, Queue]:
         bodies = [b"%d" % place for place in range(number * A_FILE, (number + 1) * A_FILE)]
         store.publish([deep, other], messages(*bodies))
         store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store = disk.open()
     return store, queue_named(store, "deep"), queue_named(store, "other")
@@ -76,7 +76,7 @@ def test_a_purge_reads_one_file_after_the_other(disk: Disk, reads: Reads) -> Non
     store, queue, _ = deep(disk)
     assert store.purge(queue) == FILES * A_FILE
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert reads.count == FILES
     assert reads.most <= 2
     assert index_files(disk) == FILES
@@ -99,7 +99,7 @@ def test_a_restart_behind_a_purge_reads_nothing_of_what_is_gone(disk: Disk, read
     assert reads.count - before == 2
     assert [one.first_sequence for one in queue.ready] == [run.first_sequence]
     assert queue.ready_count == run.count
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert index_files(disk) == FILES + 1
     store.abandon()
 
@@ -107,7 +107,7 @@ def test_a_restart_behind_a_purge_reads_nothing_of_what_is_gone(disk: Disk, read
 def test_a_deleted_queue_is_let_go_of_file_by_file(disk: Disk, reads: Reads) -> None:
     store, queue, _ = deep(disk)
     store.delete_queue(queue)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert reads.count == FILES
     assert reads.most <= 2
     assert index_files(disk) == FILES
@@ -122,7 +122,7 @@ def test_a_very_deep_queue_is_let_go_of_by_several_checkpoints(disk: Disk, resta
     store, queue, other = deep(disk)
     store.delete_queue(queue)
     for left in (23, 16, 9, 2, 0, 0):
-        store.checkpoint()
+        store.upkeep.checkpoint()
         assert index_files(disk) == FILES + left
         if restarts:
             store, other = reopened(disk, store)
@@ -143,7 +143,7 @@ def test_acks_here_and_there_read_each_file_once(disk: Disk, reads: Reads) -> No
         for run in runs[place::A_FILE]:
             store.ack(queue, run)
             store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert reads.count - before == FILES
     assert reads.most <= 2
     store.abandon()
@@ -160,11 +160,11 @@ def test_acks_in_many_queues_read_one_file_after_the_other(disk: Disk, reads: Re
     queues = [store.create_queue(str(number)) for number in range(20)]
     store.publish(queues, messages(*[b"x"] * A_FILE))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     for queue in queues:
         take(store, queue, 1, acked=True)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert reads.count == 20
     assert reads.most <= 2
     store.abandon()

@@ -57,7 +57,7 @@ def disk(tmp_path: Path) -> Disk:
 def test_few_segments_are_open_however_many_there_are(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     written = [b"%d" % number for number in range(SEGMENTS)]
     publish_batches(store, queue, [[body] for body in written])
     assert open_in(f"{disk.directory}/segments") == 1
@@ -82,10 +82,10 @@ def test_transient_segments_are_closed_as_well(disk: Disk) -> None:
     disk.options = disk.options._replace(memory_bytes=0)
     store = disk.open()
     queue = store.create_queue("q", durable=False)
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     for number in range(10):
         store.publish([queue], messages(b"%d" % number, envelope=TRANSIENT))
-        store.housekeep()
+        store.upkeep.housekeep()
     assert len(os.listdir(f"{disk.directory}/transient")) == 10
     assert open_in(f"{disk.directory}/transient") == 1
     store.abandon()
@@ -155,7 +155,7 @@ def test_what_cannot_be_read_for_now_stays_ready(
     assert store.withdrawals.peek(queue) is None
     if checkpointed:
         with pytest.raises(ReadLaterError):
-            store.read_index(queue)
+            store.stored.read_index(queue)
         with pytest.raises(ReadLaterError):
             store.withdrawals.withdraw_range(queue, 1, 2)
     assert queue.ready_count == 2
@@ -171,7 +171,7 @@ def test_a_read_without_memory_is_tried_again(
     disk = Disk(str(tmp_path / "store"))
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     publish_batches(store, queue, [[b"one"]])
 
     def without_memory(*_: object) -> None:
@@ -249,7 +249,7 @@ def test_a_transaction_is_not_committed_until_what_it_acks_is_known(
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"locked"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     transaction = store.transaction()
     transaction.ack(queue, take(store, queue))
     transaction.prepare("label")

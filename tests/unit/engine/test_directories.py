@@ -69,7 +69,7 @@ def test_a_store_stays_where_it_was_opened(elsewhere: Callable[[], None], tmp_pa
     for body in BODIES:
         store.publish([queue], [Message(Envelope("", "q"), body)])
         store.sync()
-        store.checkpoint()
+        store.upkeep.checkpoint()
     store.close()
     assert trails is not None
     assert len(os.listdir(tmp_path / "here" / "store" / "segments")) > 5

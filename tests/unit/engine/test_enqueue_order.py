@@ -119,7 +119,7 @@ def test_it_is_left_out_and_explained(forged: Forged, case: str, *, checkpoint_f
     with opened(forged) as store:
         assert [one[3] for one in store.recovery_report.damage] == [reason]
         if checkpoint_first:
-            store.checkpoint()
+            store.upkeep.checkpoint()
         assert taken(store) == ({1: kept} if kept else {})
         store.publish([store.queues[1]], [Message(ENVELOPE, b"new")])
     with opened(forged) as store:
@@ -145,7 +145,7 @@ def test_a_check_finds_it_and_a_repair_leaves_no_message_twice(
     assert main(["check", forged.directory]) == 0
     with opened(forged) as store:
         assert store.recovery_report.damage == []
-        store.checkpoint()
+        store.upkeep.checkpoint()
         found = taken(store)
     ids = [message_id for of_queue in found.values() for _, message_id in of_queue]
     assert len(set(ids)) == len(ids)

@@ -177,7 +177,7 @@ def test_purge_and_deletion_leave_nothing_to_expire(disk: Disk) -> None:
     queue, other = store.create_queue("q"), store.create_queue("other")
     for one in (queue, other):
         publish(store, one, *range(10, 30))
-        store.checkpoint()
+        store.upkeep.checkpoint()
     store.purge(queue)
     store.delete_queue(other)
     assert [store.withdrawals.next_expiry(one) for one in (queue, other)] == [0, 0]
@@ -238,7 +238,7 @@ def test_without_bodies_no_message_is_read(
 
 def paged(disk: Disk, store: Store, queue: Queue, times_ms: Sequence[int]) -> None:
     publish(store, queue, *times_ms)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert len(queue.paged) == len(times_ms) // 4 - 1
 
 
@@ -285,7 +285,7 @@ def test_it_is_the_same_after_a_checkpoint_and_a_restart(disk: Disk) -> None:
     assert expired(store, queue, 30) == [10, 1, 2, 9, 3]
     store.sync()
     for _ in range(2):
-        store.checkpoint()
+        store.upkeep.checkpoint()
         store.abandon()
         store = disk.open()
         queue = queue_named(store, "q")
@@ -318,12 +318,12 @@ def test_the_catalog_follows_what_is_left_of_an_index_file(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
     publish(store, queue, 10, 20, 30, 0, 0, 0, 0, 0)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert times_ms() == [10, 0]
     for expected in (20, 30, 0):
         store.ack(queue, take(store, queue, 1))
         store.sync()
-        store.checkpoint()
+        store.upkeep.checkpoint()
         assert times_ms() == [expected, 0]
     store.abandon()
 
@@ -333,7 +333,7 @@ def test_an_index_file_that_grows_has_the_earliest_of_all(disk: Disk) -> None:
     queue = store.create_queue("q")
     for time_ms, expected in ((0, 0), (30, 30), (0, 30), (20, 20)):
         publish(store, queue, time_ms)
-        store.checkpoint()
+        store.upkeep.checkpoint()
         (row,) = disk.catalog.rows("index").values()
         assert row["expires_ms"] == expected
     store.abandon()
@@ -344,14 +344,14 @@ def test_merged_index_files_have_the_earliest_of_what_is_live(disk: Disk) -> Non
     store = disk.open()
     queue = store.create_queue("q")
     publish(store, queue, 10, 20, 30, 40, *range(50, 62))
-    store.checkpoint()
+    store.upkeep.checkpoint()
     kept = [4, 6, 9, 13, 15]
     while queue.ready_count:
         run = take(store, queue, 1)
         if run.first_sequence not in kept:
             store.ack(queue, run)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     rows = disk.catalog.rows("index").values()
     assert min(row["expires_ms"] for row in rows) == 40
@@ -400,11 +400,11 @@ def test_messages_that_were_written_aside_expire(tmp_path: Path) -> None:
     disk.options = disk.options._replace(memory_bytes=1)
     store = disk.open()
     queue = store.create_queue("q", durable=False)
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     for time_ms in (20, 10, 10, 30):
         body = messages(b"%d" % time_ms, envelope=TRANSIENT)
         store.publish([queue], body, expires_ms=time_ms)
-        store.housekeep()
+        store.upkeep.housekeep()
     assert queue.memory_bytes == 0
     assert store.withdrawals.next_expiry(queue) == 10
     back = store.withdrawals.withdraw_expired(queue, 10, bodies=False)

@@ -76,8 +76,8 @@ def filled(disk: str, queues: int = 1) -> tuple[Store, list[Queue]]:
     for _ in range(40):
         store.publish(made[:1], messages(*[bytes(1000)] * 10))
         store.sync()
-    store.checkpoint()
-    store.housekeep()
+    store.upkeep.checkpoint()
+    store.upkeep.housekeep()
     assert has_reserve(store)
     return store, made
 
@@ -104,9 +104,9 @@ def test_queues_are_deleted_on_a_full_disk(disk: str, left_bytes: int) -> None:
         store.delete_queue(queue)
     store.purge(queues[0])
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     for _ in range(4):
-        store.housekeep()
+        store.upkeep.housekeep()
     store.close()
     store = open_store(disk)
     assert [one.ready_count for one in queues_of(store)] == [0]
@@ -141,7 +141,7 @@ def test_restarts_on_a_full_disk_serve_and_ack(disk: str, restarts: int) -> None
     assert queue.ready_count == 400
     consume(store, queue, 400)
     others.leave()
-    store.housekeep()
+    store.upkeep.housekeep()
     assert has_reserve(store)
     store.publish([queue], messages(b"after"))
     store.sync()
@@ -169,8 +169,8 @@ def test_others_may_fill_the_disk_at_any_moment(disk: str, moment: int) -> None:
         consume(store, queue, 20)
         expected -= 20
         if step % 3 == 0:
-            store.checkpoint()
-            store.housekeep()
+            store.upkeep.checkpoint()
+            store.upkeep.housekeep()
         if step % 4 == 3:
             store.abandon()
             store = open_store(disk)

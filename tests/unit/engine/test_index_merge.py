@@ -43,7 +43,7 @@ def two_files(disk: Disk) -> tuple[Store, Queue]:
     queue = store.create_queue("q")
     store.publish([queue], messages(*[b"x"] * COUNT))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert index_numbers(disk) == [1, 2]
     return store, queue
 
@@ -52,7 +52,7 @@ def acked(store: Store, queue: Queue, count: int) -> None:
     for _ in taken(store, queue, count):
         pass
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
 
 
 def test_a_file_that_is_mostly_acked_is_written_anew(disk: Disk) -> None:
@@ -67,7 +67,7 @@ def test_a_file_that_is_mostly_acked_is_written_anew(disk: Disk) -> None:
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "q")
-    store.read_index(queue)
+    store.stored.read_index(queue)
     left = COUNT - ENTRIES_A_FILE // 2 - 100
     assert queue.ready_count == left
     run = take(store, queue, 10)
@@ -81,14 +81,14 @@ def test_files_of_a_few_entries_become_one(disk: Disk) -> None:
         store = disk.open()
         queue = queue_named(store, "q") if number else store.create_queue("q")
         publish_batches(store, queue, [[b"%d" % number]])
-        store.checkpoint()
+        store.upkeep.checkpoint()
         store.abandon()
     assert len(index_numbers(disk)) < 16
     store = disk.open()
     queue = queue_named(store, "q")
     assert [*taken(store, queue, 20)] == [*range(1, 21)]
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert index_numbers(disk) == []
     store.abandon()
 
@@ -132,11 +132,11 @@ def test_an_ack_behind_a_merged_file_is_found_after_a_restart(disk: Disk) -> Non
     runs = [take(store, queue, 1) for _ in range(COUNT - 10_000)]
     store.ack(queue, runs[-1])
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "q")
-    store.read_index(queue)
+    store.stored.read_index(queue)
     assert queue.ready.last.end == COUNT
     store.abandon()
 
@@ -148,7 +148,7 @@ def test_a_merge_that_fails_again_and_again_leaves_no_file(disk: Disk) -> None:
     queue = store.create_queue("q")
     store.publish([queue], messages(*[b"x"] * COUNT))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     for run in store.withdrawals.withdraw_range(queue, 1, 10_000):
         store.ack(queue, run)
     for sequence in range(10_001, 10_004):
@@ -156,11 +156,11 @@ def test_a_merge_that_fails_again_and_again_leaves_no_file(disk: Disk) -> None:
             store.ack(queue, run)
         store.sync()
         files.fails = {"append"}
-        store.checkpoint()
+        store.upkeep.checkpoint()
         assert index_numbers(disk) == [1, 2]
         files.fails = set()
     store.ack(queue, take(store, queue, 1))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert index_numbers(disk) == [2, 6]
     store.abandon()

@@ -73,7 +73,7 @@ def test_a_checkpoint_of_many_queues_has_few_files_open(disk: Disk) -> None:
     queues = [store.create_queue(str(number)) for number in range(QUEUES)]
     for _ in range(3):
         filled(store, queues)
-        store.checkpoint()
+        store.upkeep.checkpoint()
         assert open_index_files(disk.directory) <= MAX_OPEN
     assert files.created >= QUEUES
     assert files.most_open <= MAX_OPEN
@@ -90,7 +90,7 @@ def test_an_index_file_that_a_checkpoint_fills_is_closed(disk: Disk) -> None:
     queue = store.create_queue("q")
     for count in (ENTRIES_A_FILE, 2 * ENTRIES_A_FILE, 1, ENTRIES_A_FILE - 1):
         filled(store, [queue], count)
-        store.checkpoint()
+        store.upkeep.checkpoint()
         assert open_index_files(disk.directory) == (count == 1)
     store.abandon()
 
@@ -103,7 +103,7 @@ def test_what_a_checkpoint_wrote_before_it_failed_is_not_written_again(disk: Dis
     for room in range(MAX_OPEN + 3, QUEUES, MAX_OPEN + 3):
         files.room = room
         with pytest.raises(OSError, match="Too many open files"):
-            store.checkpoint()
+            store.upkeep.checkpoint()
         assert open_index_files(disk.directory) <= MAX_OPEN
         # A group that could not be written whole left nothing.
         assert len(os.listdir(Path(disk.directory, INDEX))) % MAX_OPEN == 0
@@ -111,7 +111,7 @@ def test_what_a_checkpoint_wrote_before_it_failed_is_not_written_again(disk: Dis
     files.room = None
     # The rest of it, and what came since.
     filled(store, queues)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store = disk.open()
     assert [queue.ready_count for queue in store.queues.values()] == [3] * QUEUES

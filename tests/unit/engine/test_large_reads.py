@@ -117,6 +117,6 @@ def test_a_transient_message_is_read_in_parts_too(tmp_path: Path) -> None:
     store = disk.open()
     queue = store.create_queue("q", durable=False)
     store.publish([queue], messages(LARGE, envelope=TRANSIENT))
-    store.housekeep()
+    store.upkeep.housekeep()
     assert attempts(store, queue) == (PARTS, [LARGE])
     store.close()

@@ -56,14 +56,14 @@ def test_a_store_measures_its_work(tmp_path: Path) -> None:
         assert measures.sync_s.total > 0
         assert sum(measures.commit_s.counts) > 0
         assert store.statistics.figures().log.tail_messages == 8
-        store.checkpoint()
+        store.upkeep.checkpoint()
         log = store.statistics.figures().log
         assert (log.segments, log.tail_bytes, log.pending_bytes, log.work) == (4, 0, 0, "")
         assert log.live_bytes > 320_000
         assert log.garbage_bytes < 1000
         store.purge(queue)
         store.sync()
-        store.checkpoint()
+        store.upkeep.checkpoint()
         figures = store.statistics.figures()
         assert figures.log.segment_bytes < log.segment_bytes
         assert figures.opening_s > 0
@@ -84,7 +84,7 @@ def test_a_compaction_counts_what_it_frees(tmp_path: Path) -> None:
                 store.ack(queue, run)
         store.sync()
         before = store.statistics.figures().log
-        compacted = list(store.compact())
+        compacted = list(store.upkeep.compact())
         assert compacted
         after = store.statistics.figures().log
         measures = store.measures

@@ -62,7 +62,7 @@ def test_bodies_of_many_runs_are_dropped_a_few_at_a_time(
     monkeypatch.setattr(amqpstore.queues.memory, "_MAX_DROPPED", 100)
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     for _ in range(250):
         store.publish([queue], messages(BODY), expires_ms=EXPIRES_MS << 40)
     for left in (150_000, 50_000, 0):
@@ -94,7 +94,7 @@ def test_a_body_stays_until_it_is_durable(disk: Disk) -> None:
     queue = store.create_queue("q")
     for _ in range(1000):
         store.publish([queue], messages(BODY))
-    store.housekeep()
+    store.upkeep.housekeep()
     assert in_memory(queue) == 1_000_000
     store.sync()
     assert in_memory(queue) <= PLENTY + LEAST_SHARE
@@ -114,7 +114,7 @@ def test_what_was_dropped_is_one_run_again(disk: Disk) -> None:
 def test_a_lazy_queue_keeps_no_body(disk: Disk) -> None:
     store = disk.open()
     queue, other = store.create_queue("q"), store.create_queue("other")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     publish(store, queue, 10)
     publish(store, other, 10)
     assert (in_memory(queue), in_memory(other)) == (0, 10_000)
@@ -127,11 +127,11 @@ def test_a_lazy_queue_keeps_no_body(disk: Disk) -> None:
 def test_a_lazy_queue_keeps_no_transient_body_either(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     for number in range(10):
         store.publish([queue], messages(b"%d" % number, envelope=TRANSIENT))
     store.sync()
-    store.housekeep()
+    store.upkeep.housekeep()
     assert in_memory(queue) == 0
     check(store)
     assert drain(store, queue) == [b"%d" % number for number in range(10)]
@@ -141,11 +141,11 @@ def test_a_lazy_queue_keeps_no_transient_body_either(disk: Disk) -> None:
 def test_a_requeued_body_of_a_lazy_queue_is_dropped_again(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     publish(store, queue, 3)
     store.requeue(queue, take(store, queue, 1))
     assert in_memory(queue) == 1000
-    store.housekeep()
+    store.upkeep.housekeep()
     assert in_memory(queue) == 0
     run = take(store, queue, 1)
     assert (run.delivery_count, bodies(run)) == (1, [BODY])
@@ -157,10 +157,10 @@ def test_a_queue_that_is_lazy_from_now_on_keeps_no_further_body(disk: Disk) -> N
     store = disk.open()
     queue = store.create_queue("q")
     publish(store, queue, 5)
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     publish(store, queue, 5)
     assert in_memory(queue) <= 5000
-    store.set_lazy(queue, lazy=False)
+    store.memory.set_lazy(queue, lazy=False)
     publish(store, queue, 5)
     assert queue.ready.last.messages is not None
     check(store)
@@ -172,8 +172,8 @@ def test_a_queue_that_becomes_lazy_drops_the_bodies_that_it_has(disk: Disk) -> N
     store = disk.open()
     queue = store.create_queue("q")
     publish(store, queue, 5)
-    store.set_lazy(queue, lazy=True)
-    store.housekeep()
+    store.memory.set_lazy(queue, lazy=True)
+    store.upkeep.housekeep()
     publish(store, queue, 1)
     assert in_memory(queue) == 0
     store.abandon()
@@ -236,7 +236,7 @@ def test_nothing_is_held_when_everything_is_gone(disk: Disk, how: str) -> None:
         else:
             store.delete_queue(queue)
     assert store.memory.memory_bytes == 0
-    store.housekeep()
+    store.upkeep.housekeep()
     assert store.memory.memory_bytes == 0
     store.abandon()
 
@@ -290,7 +290,7 @@ def test_an_envelope_of_neighbours_counts_once_and_until_the_last_is_gone(disk: 
 def test_large_envelopes_that_were_read_back_are_not_remembered(disk: Disk) -> None:
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     for number in range(100):
         store.publish([queue], with_headers(number))
     store.sync()
@@ -347,11 +347,11 @@ def test_transient_messages_of_many_queues_leave_memory_a_few_at_a_time(disk: Di
     queues = [store.create_queue(number, durable=False) for number in range(600)]
     store.publish(queues, [Message(TRANSIENT, BODY)])
     before = len([queue for queue in queues if in_memory(queue)])
-    store.housekeep()
+    store.upkeep.housekeep()
     left = len([queue for queue in queues if in_memory(queue)])
     assert 0 < before - left <= 128
     for _ in range(5):
-        store.housekeep()
+        store.upkeep.housekeep()
     assert store.memory.memory_bytes <= 400_000
     assert [bodies(take(store, queue, 1)) for queue in queues] == [[BODY]] * 600
     check(store)
@@ -364,11 +364,11 @@ def test_transient_messages_are_written_out_a_few_at_a_time(
     monkeypatch.setattr(amqpstore.queues.memory, "_MAX_MESSAGES_ASIDE", 100)
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     for _ in range(50):
         store.publish([queue], messages(*[b"x" * 100] * 10, envelope=TRANSIENT))
     for left in range(500 - 100, -1, -100):
-        store.housekeep()
+        store.upkeep.housekeep()
         assert in_memory(queue) == 100 * left
     check(store)
     store.abandon()

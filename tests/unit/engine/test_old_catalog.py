@@ -43,13 +43,13 @@ def compacting(store: Store, name: str) -> tuple[Queue, Queue]:
     while fast.ready_count:
         store.ack(fast, take(store, fast))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     return slow, fast
 
 
 def compact(store: Store) -> list[int]:
     """The numbers of the segments that compaction made."""
-    return [one.segment.number for one in store.compact()]
+    return [one.segment.number for one in store.upkeep.compact()]
 
 
 def test_the_number_of_a_compacted_segment_is_never_given_again(disk: Disk) -> None:
@@ -61,7 +61,7 @@ def test_the_number_of_a_compacted_segment_is_never_given_again(disk: Disk) -> N
         # Nothing of it is left, not even a row.
         store.delete_queue(slow, fast)
         publish_batches(store, store.create_queue(f"other {life}"), [[b"y" * 1000], [b"z"]])
-        store.checkpoint()
+        store.upkeep.checkpoint()
         store.close()
     assert len(given) >= 3
     assert given == sorted(set(given))
@@ -129,7 +129,7 @@ def test_an_old_catalog_costs_no_file_that_it_does_not_know(disk: Disk) -> None:
     # Neither does the broker that runs on it.
     store = disk.open()
     publish_batches(store, queue_named(store, "fast "), [[b"x" * 1000], [b"y"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.close()
     assert f"{made:010}.segment" in os.listdir(f"{disk.directory}/segments")
     disk.catalog = newest
@@ -210,7 +210,7 @@ def test_compaction_moves_what_recovery_found_damaged(tmp_path: Path) -> None:
     store = disk.open()
     assert store.recovery_report.orphaned == [2]
     publish_batches(store, store.queues[slow.id], [[b"the log goes on"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     compact(store)
     store.abandon()
     assert not Path(disk.path(1)).exists()

@@ -38,7 +38,7 @@ def paged(disk: Disk, count: int = COUNT) -> tuple[Store, Queue, Queue]:
     store = disk.open()
     one, two = store.create_queue("one"), store.create_queue("two")
     interleaved(store, [one, two], count)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     for queue in (one, two):
         assert queue.ready_count == count
         assert len(queue.paged) >= 1
@@ -80,7 +80,7 @@ def test_runs_are_paged_out_and_in_in_order(disk: Disk) -> None:
     interleaved(store, [two], 10)
     assert drained(store, two) == [*everything, *range(COUNT + 1, COUNT + 11)]
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert list(Path(disk.directory, "index").iterdir()) == []
     store.abandon()
 
@@ -90,7 +90,7 @@ def test_a_start_pages_everything_and_counts_it(disk: Disk) -> None:
     held = take(store, one, 5)
     store.ack(one, take(store, one, 7))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store = disk.open()
     one, two = queue_named(store, "one"), queue_named(store, "two")
@@ -110,12 +110,12 @@ def test_a_requeued_run_goes_back_in_front_of_what_is_paged(disk: Disk) -> None:
     store, one, _ = paged(disk)
     runs = [take(store, one, 1) for _ in range(FILE_ENTRIES + 10)]
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     check(one)
     for run in (runs[5], runs[FILE_ENTRIES + 5], runs[0]):
         store.requeue(one, run)
         check(one)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert one.ready_count == COUNT - len(runs) + 3
     found = [take(store, one, 1).first_sequence for _ in range(4)]
     assert found == [1, 6, FILE_ENTRIES + 6, FILE_ENTRIES + 11]
@@ -130,14 +130,14 @@ def test_a_purge_takes_what_is_paged_with_it(disk: Disk, restarted: bool) -> Non
     assert (one.ready_count, len(one.paged)) == (0, 0)
     store.sync()
     if not restarted:
-        store.checkpoint()
+        store.upkeep.checkpoint()
     store.abandon()
     store = disk.open()
     one, two = queue_named(store, "one"), queue_named(store, "two")
     assert (one.ready_count, two.ready_count) == (1, FILE_ENTRIES + 80)
     assert take(store, one, 1).first_sequence == held.first_sequence
     assert one.next_sequence == FILE_ENTRIES + 81
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert len({path.name[:20] for path in Path(disk.directory, "index").iterdir()}) == 2
     store.abandon()
 
@@ -146,7 +146,7 @@ def test_deleting_a_paged_queue_removes_its_files(disk: Disk) -> None:
     store, one, two = paged(disk, FILE_ENTRIES + 80)
     store.delete_queue(one)
     assert one.ready_count == 0
-    store.checkpoint()
+    store.upkeep.checkpoint()
     names = {path.name[:20] for path in Path(disk.directory, "index").iterdir()}
     assert names == {f"{two.id:020}"}
     assert two.ready_count == FILE_ENTRIES + 80
@@ -160,7 +160,7 @@ def test_what_is_delivered_or_held_is_not_paged_out(disk: Disk) -> None:
     for run in [take(store, one, 1) for _ in range(FILE_ENTRIES + 2)][1:]:
         store.requeue(one, run)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     check(one)
     check(two)
     # Each file of the first has something delivered, one even held.
@@ -171,7 +171,7 @@ def test_what_is_delivered_or_held_is_not_paged_out(disk: Disk) -> None:
 
 def test_reading_the_index_brings_all_runs_into_memory(disk: Disk) -> None:
     store, one, _ = paged(disk)
-    store.read_index(one)
+    store.stored.read_index(one)
     assert (one.paged, one.ready.count) == ([], COUNT)
     check(one)
     assert [run.first_sequence for run in one.ready] == list(range(1, COUNT + 1))
@@ -183,7 +183,7 @@ def test_what_many_checkpoints_add_to_a_file_is_paged_out_as_well(disk: Disk) ->
     queues = [store.create_queue("one"), store.create_queue("two")]
     for _ in range(12):
         interleaved(store, queues, 80)
-        store.checkpoint()
+        store.upkeep.checkpoint()
     for queue in queues:
         assert len(queue.ready) <= MAX_RUNS + FILE_ENTRIES
     store.abandon()
@@ -197,12 +197,12 @@ def test_transient_messages_that_were_written_aside_are_not_paged_out(disk: Disk
     for _ in range(3):
         store.publish([one], messages(b"transient", envelope=TRANSIENT))
     interleaved(store, [one, two], 48)
-    store.housekeep()
+    store.upkeep.housekeep()
     # Somebody holds as many of the second file's messages as there are transient ones.
     held = one.ready.remove(FILE_ENTRIES + 1, 3)
     assert sum(run.count for run in held) == 3
-    store.checkpoint()
-    store.read_index(one)
+    store.upkeep.checkpoint()
+    store.stored.read_index(one)
     assert one.ready_count == FILE_ENTRIES + 96
     assert sum(run.first_id >= 1 << 63 for run in one.ready)
     store.abandon()
@@ -211,9 +211,9 @@ def test_transient_messages_that_were_written_aside_are_not_paged_out(disk: Disk
 def test_a_lazy_queue_leaves_all_of_it_to_its_index_files(disk: Disk) -> None:
     with disk.open() as store:
         lazy, other = store.create_queue("lazy"), store.create_queue("other")
-        store.set_lazy(lazy, lazy=True)
+        store.memory.set_lazy(lazy, lazy=True)
         interleaved(store, [lazy, other], 50)
-        store.checkpoint()
+        store.upkeep.checkpoint()
         assert (len(lazy.ready), lazy.ready_count) == (0, 50)
         assert len(other.ready) == 50
         check(lazy)

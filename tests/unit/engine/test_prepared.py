@@ -149,13 +149,13 @@ def test_the_owner_may_place_what_was_prepared_elsewhere(disk: Disk) -> None:
 
 def test_checkpoints_and_paging_change_nothing_about_it(disk: Disk) -> None:
     store = prepared_store(disk)
-    store.set_lazy(queue_named(store, "source"), lazy=True)
-    store.checkpoint()
+    store.memory.set_lazy(queue_named(store, "source"), lazy=True)
+    store.upkeep.checkpoint()
     store = restarted(disk, store)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     for queue, run in only(store).rollback():
         store.withdrawals.put_back(queue, run)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store = restarted(disk, store)
     assert drain(store, queue_named(store, "source")) == [b"2", b"3", b"4", b"5", b"6"]
     store.abandon()

@@ -80,18 +80,18 @@ def test_an_undo_brings_everything_back_in_its_place(disk: Disk, restarts: str) 
 @pytest.mark.parametrize("restarts", ["", "crash", "close"])
 def test_the_end_of_it_frees_what_was_purged(disk: Disk, restarts: str) -> None:
     store, queue = filled(disk)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     files = len(list(Path(disk.directory, INDEX).iterdir()))
     assert files > 3
     purged(store, queue)
     for restart in restarts.split():
         store, queue = restarted(disk, store, crashes=restart == "crash")
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert len(list(Path(disk.directory, INDEX).iterdir())) >= files
     assert only(store).end()
     assert not store.purged
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert list(Path(disk.directory, INDEX).iterdir()) == []
     assert not store.definitions.rows("prepared")
     store, queue = restarted(disk, store, crashes=True)
@@ -193,7 +193,7 @@ class Modelled:
 
     def checkpoint(self) -> None:
         self.store.sync()
-        self.store.checkpoint()
+        self.store.upkeep.checkpoint()
 
     def _any_unacked(self) -> Run | None:
         if not self.unacked:

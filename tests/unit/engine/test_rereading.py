@@ -125,7 +125,7 @@ def test_an_index_file_that_can_be_read_again(disk: Disk) -> None:
     assert (one.ready_count, one.unreadable_count) == (0, 3)
     assert wait(disk, store) == {}
     publish_batches(store, one, [[b"more"]])
-    store.checkpoint()
+    store.upkeep.checkpoint()
     files.bad = []
     assert wait(disk, store) == {"one": 3}
     assert (one.ready_count, one.unreadable_count) == (4, 0)
@@ -261,7 +261,7 @@ def written_aside(store: Store, *queues: Queue) -> list[bytes]:
     written = [b"%d" % number * 400 for number in range(1, 7)]
     for body in written:
         store.publish(list(queues), messages(body, envelope=TRANSIENT))
-        store.housekeep()
+        store.upkeep.housekeep()
     return written
 
 

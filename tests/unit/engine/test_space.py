@@ -114,7 +114,7 @@ def test_acks_and_purges_go_on_when_others_filled_the_disk(
     store.purge(queue)
     store.delete_queue(doomed)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     # Their room is free again, but for the segment that the log is in.
     assert files.free_bytes("/") > 7 * MIB
     store.close()
@@ -149,11 +149,11 @@ def test_the_reserve_comes_back_with_the_room(files: MemoryFiles) -> None:
     other.append([bytes(files.free_bytes("/"))])
     (queue,) = store.queues.values()
     store.purge(queue)
-    store.housekeep()
+    store.upkeep.housekeep()
     store.space.make_room()
     assert not files.exists("/store/reserve")
     files.remove("/other")
-    store.housekeep()
+    store.upkeep.housekeep()
     assert len(files.content("/store/reserve")) == OPTIONS.reserve_bytes
     assert not store.space.is_low
     store.close()
@@ -188,7 +188,7 @@ def test_what_is_larger_than_the_room_is_refused_whole(files: MemoryFiles, how: 
                 prepared = transaction.prepare("label")
                 store.sync()
                 files.capacity_bytes = 70 * MIB
-                store.housekeep()
+                store.upkeep.housekeep()
                 prepared.commit(prepared.publishes())
     store.sync()
     assert store.failure is None
@@ -227,7 +227,7 @@ def test_a_batch_that_finds_no_room_has_that_of_the_reserve(
 ) -> None:
     """Others fill the disk between the look at it and the write: it goes on where it ended."""
     store = open_store(files)
-    store.housekeep()
+    store.upkeep.housekeep()
     queue = store.create_queue("q")
     for number in range(6):
         store.publish([queue], [Message(ENVELOPE, b"%d" % number * 50_000)])
@@ -238,7 +238,7 @@ def test_a_batch_that_finds_no_room_has_that_of_the_reserve(
             assert not files.exists("/store/reserve")
             for path in [name for name in files.list_directory("/") if name.startswith("other")]:
                 files.remove(f"/{path}")
-            store.housekeep()
+            store.upkeep.housekeep()
             assert files.exists("/store/reserve")
     store.abandon()
     store = open_store(files.power_cut({}, {}))
@@ -262,7 +262,7 @@ def test_deletes_have_the_reserve_and_declares_have_not(files: MemoryFiles) -> N
     for queue in queues:
         store.delete_queue(queue)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.close()
     store = open_store(files)
     assert store.queues == {}
@@ -274,7 +274,7 @@ def test_restarts_leave_the_reserve_alone(files: MemoryFiles) -> None:
     queue = store.create_queue("q")
     for _ in range(5):
         publish(store, queue)
-    store.housekeep()
+    store.upkeep.housekeep()
     fill_disk(files, left_bytes=1000)
     store.abandon()
     for _ in range(3):
@@ -312,10 +312,10 @@ def test_a_checkpoint_that_finds_no_room_for_its_commit_is_made_later(
         with monkeypatch.context() as patch:
             patch.setattr(MemoryCatalog, "commit", refuse)
             with pytest.raises(OSError, match="No space left"):
-                store.checkpoint()
+                store.upkeep.checkpoint()
     assert len(refused) == 4
     publish(store, queue)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     left = queue.ready_count
     store.abandon()
     store = open_store(files)
@@ -340,14 +340,14 @@ def test_a_disk_that_cannot_be_asked_takes_no_messages_and_stops_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFiles, "free_bytes", fail)
-        store.housekeep()
+        store.upkeep.housekeep()
         with pytest.raises(DiskFullError, match="/store cannot be reached: Input/output error"):
             publish(store, queue)
         assert store.space.problem == "Input/output error"
         run = store.take(queue, 10, acked=True)
         assert isinstance(run, Run)
         store.sync()
-    store.housekeep()
+    store.upkeep.housekeep()
     assert not store.space.problem
     publish(store, queue)
     store.close()

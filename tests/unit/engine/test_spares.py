@@ -207,7 +207,7 @@ def test_a_store_goes_on_in_the_segments_it_dropped(tmp_path: Path) -> None:
     store = disk.open()
     queue = store.create_queue("q")
     flow(store, queue, [b"a" * 1000] * 30)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     spare = [name for name in names(disk.directory) if name.endswith(".spare")]
     assert len(spare) == 2
     inodes = {inode(f"{disk.directory}/segments/{name}") for name in spare}

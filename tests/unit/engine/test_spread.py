@@ -78,7 +78,7 @@ def test_each_queue_has_its_messages_in_order_after_a_start(
     expected = spread(store, queues, 40)
     store.sync()
     if is_checkpointed:
-        store.checkpoint()
+        store.upkeep.checkpoint()
     store.abandon()
     store = disk.open()
     found = {name: drain(store, queue) for name, queue in opened(store).items()}
@@ -119,8 +119,8 @@ def test_queues_that_share_no_message_have_contiguous_ids(disk: Disk) -> None:
 
 def test_bodies_that_left_memory_are_read_back_in_order(disk: Disk) -> None:
     store, queues = created(disk)
-    store.set_lazy(queues["audit"], lazy=True)
-    store.set_lazy(queues["a"], lazy=True)
+    store.memory.set_lazy(queues["audit"], lazy=True)
+    store.memory.set_lazy(queues["a"], lazy=True)
     expected = spread(store, queues, 40)
     store.sync()
     assert all(run.messages is None for run in queues["a"].ready)
@@ -136,15 +136,15 @@ def test_a_message_is_kept_while_any_of_its_queues_has_it(disk: Disk) -> None:
     store, queues = created(disk)
     expected = spread(store, queues, 40)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     consumed(store, queues["audit"])
     consumed(store, queues["b"])
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     rows = tables.SEGMENTS.read(store.definitions.rows).values()
     live_bytes = sum(map(record_bytes, messages(*expected["a"])))
     assert [(row.live_count, row.live_bytes) for row in rows] == [(len(expected["a"]), live_bytes)]
-    list(store.compact())
+    list(store.upkeep.compact())
     store.abandon()
     store = disk.open()
     assert consumed(store, queue_named(store, "a")) == expected["a"]

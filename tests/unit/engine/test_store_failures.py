@@ -34,7 +34,7 @@ def fail(disk: Disk, files: FailingFiles, call: str) -> tuple[Store, list[str]]:
         publish_batches(store, queue, [[b"before"]])
     told: list[str] = []
     store.publish([queue], messages(b"one"))
-    store.when_durable(lambda: told.append("durable"))
+    store.log.when_durable(lambda: told.append("durable"))
     files.fails = {call}
     with pytest.raises(DurabilityError):
         store.sync()
@@ -231,7 +231,7 @@ def test_background_work_that_runs_out_of_memory_ends_the_store_and_loses_nothin
         with pytest.raises(DurabilityError, match="MemoryError"):
             for _ in range(2):
                 store.sync()
-                getattr(store, work)()
+                getattr(store.upkeep, work)()
     with pytest.raises(StoreClosedError):
         store.sync()
     store.close()

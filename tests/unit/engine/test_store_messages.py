@@ -203,12 +203,12 @@ def test_a_callback_is_called_by_the_sync_that_makes_it_true(disk: Disk) -> None
     with disk.open() as store:
         queue = store.create_queue("q")
         store.publish([queue], messages(b"one"))
-        store.when_durable(lambda: told.append("one"))
+        store.log.when_durable(lambda: told.append("one"))
         assert told == []
         store.sync()
         assert told == ["one"]
         store.publish([queue], messages(b"two", envelope=TRANSIENT))
-        store.when_durable(lambda: told.append("nothing to wait for"))
+        store.log.when_durable(lambda: told.append("nothing to wait for"))
         assert told == ["one", "nothing to wait for"]
 
 

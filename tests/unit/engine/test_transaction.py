@@ -60,7 +60,7 @@ def test_messages_for_a_queue_deleted_meanwhile_are_nobodys(disk: Disk) -> None:
         transaction.publish([queue], messages(b"first"))
     store.delete_queue(queue)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert queue.ready_count == 0
     store.close()
 

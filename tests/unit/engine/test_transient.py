@@ -20,7 +20,7 @@ def open_store(directory: Path, files: FailingFiles | None = None) -> Store:
 def publish(store: Store, queues: list[Queue], bodies: list[bytes] = BODIES) -> None:
     for start in range(0, len(bodies), 20):
         store.publish(queues, messages(*bodies[start : start + 20], envelope=TRANSIENT))
-        store.housekeep()
+        store.upkeep.housekeep()
 
 
 def aside(directory: Path) -> list[str]:

@@ -59,7 +59,7 @@ def test_bodies_leave_memory_once_they_are_durable(disk: Disk) -> None:
     store = disk.open()
     queue = filled(store)
     run = take(store, queue)
-    store.free_memory()
+    store.upkeep.free_memory()
     assert bodies(run) == WRITTEN
     store.sync()
     assert run.messages is None
@@ -67,7 +67,7 @@ def test_bodies_leave_memory_once_they_are_durable(disk: Disk) -> None:
     (part,) = brought_back(store, queue, run)
     assert part is run
     assert bodies(run) == WRITTEN
-    store.free_memory()
+    store.upkeep.free_memory()
     assert run.messages is None
     store.ack(queue, run)
     store.close()
@@ -81,7 +81,7 @@ def test_a_quarter_of_the_budget_stays(disk: Disk) -> None:
         store.publish([queue], messages(b"%03d" % number * 1000))
     store.sync()
     runs = [take(store, queue, 1) for _ in range(200)]
-    store.free_memory()
+    store.upkeep.free_memory()
     kept = [run for run in runs if run.messages is not None]
     assert 100_000 - 4000 < sum(run.memory_bytes for run in kept) <= 400_000
     assert kept == runs[-len(kept) :], "those that were taken first go first"
@@ -123,7 +123,7 @@ def test_much_comes_back_in_parts(disk: Disk) -> None:
     parts = brought_back(store, queue, run)
     assert len(parts) > 4
     assert [body for part in parts for body in bodies(part)] == written
-    store.free_memory()
+    store.upkeep.free_memory()
     for part in parts:
         store.requeue(queue, part)
     assert drain(store, queue) == written
@@ -152,7 +152,7 @@ def test_what_is_transient_is_written_aside_until_it_is_acked(disk: Disk) -> Non
     store = disk.open()
     queue = filled(store, transient=True)
     last = take(store, queue)
-    store.free_memory()
+    store.upkeep.free_memory()
     assert last.messages is None
     first = last.split(10)
     assert len(aside(disk)) == 1
@@ -170,7 +170,7 @@ def test_of_a_queue_that_is_deleted_nothing_is_kept(disk: Disk) -> None:
     queue = filled(store, transient=True)
     run = take(store, queue)
     store.delete_queue(queue)
-    store.free_memory()
+    store.upkeep.free_memory()
     assert (run.messages, aside(disk)) == (None, [])
     store.ack(queue, run)
     store.close()
@@ -235,7 +235,7 @@ def test_bodies_of_a_deleted_queue_leave_memory_however_much_room_there_is(
     held = [take(store, deleted, 1) for _ in WRITTEN]
     kept = take(store, other)
     store.delete_queue(deleted)
-    store.housekeep()
+    store.upkeep.housekeep()
     assert [run.messages for run in held] == [None] * len(WRITTEN)
     assert bodies(kept) == [b"kept"]
     assert store._unacked.memory_bytes == kept.memory_bytes

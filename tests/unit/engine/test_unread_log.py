@@ -243,8 +243,8 @@ def test_no_checkpoint_leaves_behind_what_the_next_start_may_read(
     disk.options = OFTEN
     store = disk.open(unreadable(written))
     write(store, queue_name="q", body=b"meanwhile")
-    store.checkpoint()
-    store.housekeep()
+    store.upkeep.checkpoint()
+    store.upkeep.housekeep()
     getattr(store, "close" if ended == "closed" else "abandon")()
     store = disk.open()
     assert drain(store, queue_named(store, "q")) == [b"a", LONG, b"meanwhile"]
@@ -286,7 +286,7 @@ def test_a_checkpoint_behind_damage_says_which_sequences_may_be_in_it(written: W
     store = disk.open(rotten(written))
     write(store, queue_name="other", body=b"meanwhile")
     skipped = queue_named(store, "q").next_sequence
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     store = disk.open()
     assert queue_named(store, "q").next_sequence == skipped
@@ -324,11 +324,11 @@ def test_a_purge_of_sequences_far_apart(tmp_path: Path) -> None:
     disk = Disk(str(tmp_path / "store"), options=OFTEN._replace(memory_bytes=0))
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     for _ in range(2):
         write(store, queue_name="q", body=b"a")
         queue.next_sequence += 3 << 32
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert queue.paged
     assert store.purge(queue) == 2
     store.sync()
@@ -369,7 +369,7 @@ def test_what_an_unread_transaction_locks_in_an_unread_index_file_waits_for_a_st
     store.create_queue("other")
     write(store, queue_name="q", body=b"locked")
     write(store, queue_name="q", body=b"ready")
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert store.log.current
     write(store, queue_name="other", body=bytes(PAGE - store.log.current.size - 10))
     start = store.log.current.size

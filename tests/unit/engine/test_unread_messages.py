@@ -43,7 +43,7 @@ def disk(tmp_path: Path) -> Disk:
         queue = store.create_queue({"vhost": "/", "name": name})
         store.publish([queue], messages(*[b"%d" % one for one in range(COUNT)]))
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.close()
     return disk
 

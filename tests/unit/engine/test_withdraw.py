@@ -46,7 +46,7 @@ def filled(disk: Disk, where: str, count: int = 16) -> tuple[Store, Queue]:
         store.publish([other], messages(b"in between"))
     store.sync()
     if where == "partly paged":
-        store.checkpoint()
+        store.upkeep.checkpoint()
         assert queue.paged
         assert queue.ready.count
     elif where != "in memory":
@@ -54,7 +54,7 @@ def filled(disk: Disk, where: str, count: int = 16) -> tuple[Store, Queue]:
         store = disk.open()
         queue = queue_named(store, "q")
         if where == "on disk":
-            store.read_index(queue)
+            store.stored.read_index(queue)
         assert bool(queue.paged) == (where == "in index files")
     return store, queue
 
@@ -180,7 +180,7 @@ def test_a_transient_message_between_paged_ones_keeps_its_place(disk: Disk) -> N
     held = store.take(queue, 1, first_sequence=6)
     assert isinstance(held, Run)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     assert any(file.first < 6 < file.end for file in queue.paged)
     store.requeue(queue, held)
     assert drain(store, queue) == [b"%d" % number for number in range(1, 13)]
@@ -278,11 +278,11 @@ def test_what_was_withdrawn_is_ready_after_a_crash(disk: Disk, checkpointed: boo
     store.publish([queue], messages(b"9"))
     store.sync()
     if checkpointed:
-        store.checkpoint()
+        store.upkeep.checkpoint()
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "q")
-    store.read_index(queue)
+    store.stored.read_index(queue)
     assert spans(queue) == [(1, 9, 0)]
     store.abandon()
 
@@ -326,9 +326,9 @@ def test_bodies_leave_memory_behind_what_was_put_back_without_them(tmp_path: Pat
     disk.options = disk.options._replace(memory_bytes=1)
     store = disk.open()
     queue = store.create_queue("q")
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     store.publish([queue], messages(b"aside", envelope=TRANSIENT), expires_ms=1)
-    store.housekeep()
+    store.upkeep.housekeep()
     run = store.withdrawals.withdraw_expired(queue, 1, bodies=False)
     assert isinstance(run, Run)
     store.withdrawals.put_back(queue, run)
@@ -452,7 +452,7 @@ def test_who_gave_a_run_back_is_kept_through_a_checkpoint(disk: Disk) -> None:
         assert isinstance(run, Run)
         run.returned_by = consumer
         store.withdrawals.put_back(queue, run)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     found = {}
     while queue.ready_count:
         run = take(store, queue, 1)
@@ -502,9 +502,9 @@ def test_the_bytes_of_what_was_written_aside_are_counted(tmp_path: Path) -> None
     disk = Disk(str(tmp_path / "store"))
     store = disk.open()
     queue = store.create_queue("q", durable=False)
-    store.set_lazy(queue, lazy=True)
+    store.memory.set_lazy(queue, lazy=True)
     store.publish([queue], messages(b"one", b"three", envelope=TRANSIENT))
-    store.housekeep()
+    store.upkeep.housekeep()
     assert queue.memory_bytes == 0
     for _ in range(2):
         assert store.stored.ready_bytes(queue) == 8

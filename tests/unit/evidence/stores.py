@@ -49,7 +49,7 @@ def killed_store(path: Path, pause_ms: int = 2000) -> Path:
     store = opened(path, clock)
     store.create_queue({"name": "orders"})
     publish(store, 5)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     for _ in range(3):
         clock.advance(pause_ms)
         publish(store, 5)

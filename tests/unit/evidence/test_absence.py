@@ -140,11 +140,11 @@ def test_what_is_purged_is_not_missed(directory: Path) -> None:
     with opened(directory) as store:
         store.purge(named(store)["audit"])
         store.sync()
-        store.checkpoint()
+        store.upkeep.checkpoint()
         assert unreadable(store) == 5
         store.purge(named(store)["orders"])
         store.sync()
-        store.checkpoint()
+        store.upkeep.checkpoint()
         assert unreadable(store) == 0
 
 

@@ -147,7 +147,7 @@ def test_the_last_segment_is_put_back_after_the_log_has_gone_on(
     mend(str(directory))
     with opened(directory) as store:
         (orders,) = store.queues.values()
-        store.read_index(orders)
+        store.stored.read_index(orders)
         assert ids_of(store) == left
         assert store.recovery_report.is_clean
 
@@ -195,11 +195,11 @@ def test_acks_of_what_is_missing_are_kept_until_it_is_back(
         with opened(directory) as store:
             drain(store)
             publish(store, 5)
-            store.checkpoint()
-            for _ in store.compact():
+            store.upkeep.checkpoint()
+            for _ in store.upkeep.compact():
                 pass
             for _ in range(3):
-                store.housekeep()
+                store.upkeep.housekeep()
     shutil.move(aside, segment(directory, 2))
     mend(str(directory))
     with opened(directory) as store:
@@ -267,8 +267,8 @@ def test_a_checkpoint_that_failed_notes_it_when_it_is_made(
     with monkeypatch.context() as patch:
         patch.setattr(LmdbCatalog, "commit", full)
         with pytest.raises(OSError, match="full"):
-            store.checkpoint()
-    store.checkpoint()
+            store.upkeep.checkpoint()
+    store.upkeep.checkpoint()
     store.abandon()
     assert noted(directory)[0]
 
@@ -287,7 +287,7 @@ def test_the_notes_that_tell_of_it_are_kept_until_then(directory: Path) -> None:
         for _ in range(2):
             clock.advance(2000)
             publish(store, 1)
-            store.housekeep()
+            store.upkeep.housekeep()
         store.abandon()
     assert len(list((directory / TRAILS).iterdir())) > 3
     with opened(directory, clock) as store:
@@ -298,6 +298,6 @@ def test_the_notes_that_tell_of_it_are_kept_until_then(directory: Path) -> None:
         store = opened(directory, clock)
         clock.advance(2000)
         publish(store, 1)
-        store.housekeep()
+        store.upkeep.housekeep()
         store.close()
     assert len(list((directory / TRAILS).iterdir())) == 3

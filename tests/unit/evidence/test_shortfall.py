@@ -182,7 +182,7 @@ def test_what_trails_know_of_a_queue_counts_too(tmp_path: Path) -> None:
     store = opened(tmp_path, clock)
     orders = store.create_queue({"name": "orders"})
     publish(store, 5)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     trails = store.provenance.client_trails(max_files=2)
     publish(store, 6)
     trails.published(CLIENT, orders, 6, 6, persistent=True)

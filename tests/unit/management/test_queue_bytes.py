@@ -92,7 +92,7 @@ def test_what_is_told_is_what_a_recount_finds(server: SimulatedServer, seed: int
             body = unacked.pop(rng.randrange(len(unacked)))
             rng.choice([client.ack, client.requeue, client.reject])(body)
         elif way == 9:
-            server.store.checkpoint()
+            server.store.upkeep.checkpoint()
         elif way == 10 and rng.random() < 0.4:
             queue.backlog.purge()
         else:
@@ -115,7 +115,7 @@ def test_a_backlog_on_disk_is_told_without_reading_it(server: SimulatedServer) -
     for _ in range(20):
         client.publish("", "q", *["x" * 1000] * 50)
     server.settle()
-    server.store.checkpoint()
+    server.store.upkeep.checkpoint()
     server.settle()
     assert amounts(queue)["message_bytes"] == 1_000_000
     assert amounts(queue)["message_bytes_ram"] < 10_000

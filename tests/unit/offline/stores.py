@@ -79,15 +79,15 @@ def make_busy(directory: str) -> str:
     orders, audit = (create(store, name) for name in ("o", "a"))
     publish(store, orders, 100)
     store.publish([orders, audit], [Message(ENVELOPE, b"both")] * 3)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     for number in range(80):
         [run] = take(store, orders, 1)
         if number % 4:
             store.ack(orders, run)
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     for _ in range(5):
-        store.housekeep()
+        store.upkeep.housekeep()
     publish(store, audit, 10)
     take(store, audit, 2)
     store.sync()

@@ -41,7 +41,7 @@ class Running:
 
     @property
     def end(self) -> int:
-        segment = self.store._log.current
+        segment = self.store.log.current
         assert segment is not None
         return segment.size
 

@@ -53,7 +53,7 @@ def test_what_comes_while_it_is_followed(data_directory: str) -> None:
             for run in take(store, orders, 40):
                 store.ack(orders, run)
             store.sync()
-            store.checkpoint()
+            store.upkeep.checkpoint()
         if (
             found[-1]["event"] == "transaction"
             and found[-1]["operations"][-1]["first_sequence"] == 61

@@ -40,8 +40,8 @@ def store(disk: str) -> str:
         for number in range(80):
             publish(store, "orders", [b"%d.%d " % (number, place) * 100 for place in range(100)])
             assert isinstance(store.take(queue_of(store, "orders"), 83, acked=True), Run)
-        store.checkpoint()
-        store.housekeep()
+        store.upkeep.checkpoint()
+        store.upkeep.housekeep()
     assert os.path.exists(f"{directory}/reserve")
     fill(f"{disk}/others", 0)
     return directory

@@ -103,7 +103,7 @@ def test_live_and_garbage_are_the_accounts_of_recovery(busy: str) -> None:
         live = {one.number: one.live_bytes for one in image.segments}
         assert all(0 <= one.live_bytes <= one.size for one in image.segments)
     with open_store(busy) as store:
-        store.checkpoint()
+        store.upkeep.checkpoint()
         rows = {account.number: account for account in store._maintenance._state.accounts}
     for number, account in rows.items():
         assert abs(live[number] - (account.end_bytes - account.garbage_bytes)) <= 1
@@ -115,7 +115,7 @@ def test_what_a_deleted_queue_had_is_garbage(data_directory: str) -> None:
     deleted, kept = (create(store, name) for name in ("deleted", "kept"))
     for queue in (deleted, kept):
         publish(store, queue, 10)
-    store.checkpoint()
+    store.upkeep.checkpoint()
     store.delete_queue(deleted)
     store.abandon()
     test_live_and_garbage_are_the_accounts_of_recovery(data_directory)
@@ -148,7 +148,7 @@ def test_a_store_that_is_open_is_refused_or_a_snapshot_is_read(data_directory: s
     with open_store(data_directory) as store:
         orders = create(store, "orders")
         publish(store, orders, 20)
-        store.checkpoint()
+        store.upkeep.checkpoint()
         publish(store, orders, 5)
         with pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
             RemainingImage.open(data_directory)
@@ -160,7 +160,7 @@ def test_a_store_that_is_open_is_refused_or_a_snapshot_is_read(data_directory: s
             publish(store, later, 50)
             store.purge(orders)
             store.sync()
-            store.checkpoint()
+            store.upkeep.checkpoint()
             assert not os.path.exists(image.segments[0].path)
             [queue] = image.queues
             assert [entry.sequence for entry in queue.entries()] == list(range(1, 26))
@@ -317,7 +317,7 @@ def test_what_the_log_and_an_index_file_have_counts_once(data_directory: str) ->
     for _ in range(3):
         # Each checkpoint puts into an index file what the log still has too.
         publish(store, orders, 10)
-        store.checkpoint()
+        store.upkeep.checkpoint()
     for run in take(store, orders, 4):
         store.ack(orders, run)
     store.sync()

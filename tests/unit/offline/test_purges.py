@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> str:
         queue = store.create_queue(ORDERS)
         store.publish([queue], messages(*[b"%d" % number for number in range(40)]))
         store.sync()
-        store.checkpoint()
+        store.upkeep.checkpoint()
         store.ack(queue, take(store, queue, 1))
         unacked = take(store, queue, 1)
         assert store.purge_aside([queue], {"until_ms": 1 << 50}) is not None

@@ -39,7 +39,7 @@ def test_against_a_count_by_hand(data_directory: str, command: Command) -> None:
                 sizes.setdefault(definition["name"], []).append(record_bytes(message))
             if number % 50 == 0:
                 store.sync()
-                store.checkpoint()
+                store.upkeep.checkpoint()
         take(store, queues[0], 2)
         store.sync()
     whole = overview(command, data_directory)

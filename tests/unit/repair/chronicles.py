@@ -84,9 +84,9 @@ class Chronicle:
         store.sync()
         kind = self._rng.choice(["synced", "checkpoint", "closed", "crashed", "compacted"])
         if kind in ("checkpoint", "compacted"):
-            store.checkpoint()
+            store.upkeep.checkpoint()
         if kind == "compacted":
-            for _ in store.compact():
+            for _ in store.upkeep.compact():
                 pass
         if kind == "closed":
             store.close()
@@ -123,10 +123,10 @@ class Chronicle:
             store.sync()
         elif kind < 0.96:
             store.sync()
-            store.checkpoint()
+            store.upkeep.checkpoint()
         else:
             for _ in range(4):
-                store.housekeep()
+                store.upkeep.housekeep()
 
     def _publish(self, queues: list[Queue]) -> None:
         count = self._rng.randint(1, 12)

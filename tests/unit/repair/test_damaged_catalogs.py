@@ -61,7 +61,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
             store.ack(queues[0], run)
             store.sync()
         if number == 40:
-            store.checkpoint()
+            store.upkeep.checkpoint()
     store.abandon()
     return path
 

@@ -147,7 +147,7 @@ def test_an_index_file_that_is_not_in_its_place(tmp_path: Path, move: object) ->
     with store_in(path) as store:
         queue = store.create_queue({"vhost": "/", "name": "q"})
         put(store, queue)
-        store.checkpoint()
+        store.upkeep.checkpoint()
         run = store.take(queue, 7)
         store.ack(queue, run)  # type: ignore[arg-type] # it is one
         store.sync()

@@ -277,7 +277,7 @@ def wrong_after_starts(chronicle: Chronicle, evidence: Evidence, directory: str)
         except StoreError:
             break
         for _ in range(3):
-            store.housekeep()
+            store.upkeep.housekeep()
         # So that there is a checkpoint, whatever was read.
         another = store.create_queue({"vhost": "/", "name": "another"})
         store.publish([another], [Message(ENVELOPE, b"-1:")])

@@ -194,7 +194,7 @@ def test_a_repaired_store_goes_on(broken: str) -> None:
             message = Message(Envelope("", "orders"), b"x" * 100)
             store.publish([queue], [message] * 20)
             store.sync()
-            store.checkpoint()
+            store.upkeep.checkpoint()
     assert not check(broken).is_damaged
     after = survivors(broken)
     assert sum(count for _, count, _ in after["orders"]) == 60 + sum(

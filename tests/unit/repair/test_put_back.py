@@ -47,18 +47,18 @@ def start(directory: Path, published: int) -> Store:
     store = opened(directory)
     if published:
         publish(store, published)
-    store.checkpoint()
-    for _ in store.compact():
+    store.upkeep.checkpoint()
+    for _ in store.upkeep.compact():
         pass
     for _ in range(3):
-        store.housekeep()
+        store.upkeep.housekeep()
     store.close()
     return store
 
 
 def ids_of(store: Store) -> list[int]:
     orders = next(iter(store.queues.values()))
-    store.read_index(orders)
+    store.stored.read_index(orders)
     return [run.id_at(place) for run in orders.ready for place in range(run.count)]
 
 

@@ -45,4 +45,4 @@ def test_the_repaired_store_gives_no_missing_number_again(directory: Path) -> No
         assert store.recovery_report.is_clean
         [orders] = store.queues.values()
         assert orders.ready_count == 15
-        assert store._log.position.message_id >= 21
+        assert store.log.position.message_id >= 21

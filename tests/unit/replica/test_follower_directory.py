@@ -106,7 +106,7 @@ def test_check_finds_nothing_wrong_with_messages_of_several_terms_in_a_segment(
             while orders.ready_count:
                 store.take(orders, limit=1000, acked=True)
             store.sync()
-            list(store.compact())
+            list(store.upkeep.compact())
     found = SEGMENTS.read(LmdbCatalog(os.path.join(leader, "catalog"), False).rows)
     spans = [row.end_id - row.first_id for row in found.values()]
     assert max(spans) > 1 << 32, spans

@@ -27,7 +27,7 @@ def behind() -> Group:
         group.take("orders", 2)
         group.sync()
     busy(group, 3)
-    group.store.checkpoint()
+    group.store.upkeep.checkpoint()
     group.publish(["orders"], b"behind the checkpoint")
     group.sync()
     return group
@@ -63,7 +63,7 @@ def test_a_leader_that_has_just_begun_a_segment_can_be_copied() -> None:
     busy(group, 2)
     group.kill_leader_in_new_segment()
     group.kill_leader_in_new_segment()
-    group.store.checkpoint()
+    group.store.upkeep.checkpoint()
     position = StoreRows.read(group.store._catalog.rows).position
     assert position is not None
     assert position.offset == 0
@@ -105,7 +105,7 @@ def filled() -> Group:
     """A group whose leader's store has several files."""
     group = Group.new()
     busy(group, 5)
-    group.store.checkpoint()
+    group.store.upkeep.checkpoint()
     return group
 
 
@@ -199,7 +199,7 @@ def test_ends_that_are_noted_behind_the_copy_are_left_out() -> None:
     """
     group = Group.new()
     busy(group, 2)
-    group.store.checkpoint()
+    group.store.upkeep.checkpoint()
     position = StoreRows.read(group.store._catalog.rows).position
     assert position is not None
     rows = {table: group.store._catalog.rows(table) for table in TABLES}

@@ -217,7 +217,7 @@ def test_definitions_are_shipped_in_order_and_waited_for(led: Led) -> None:
 
 def test_what_is_a_members_own_is_not_shipped(led: Led) -> None:
     led.write(b"one")
-    led.store.checkpoint()
+    led.store.upkeep.checkpoint()
     (queue,) = led.leads.defined
     assert {one.table for one in decode_changes(queue.content)} == {"store", "queues"}
 

@@ -94,9 +94,9 @@ class Leader:
         while self.queue.ready_count:
             self.store.take(self.queue, limit=1000, acked=True)
         self.publish(b"the last one")
-        self.store.checkpoint()
+        self.store.upkeep.checkpoint()
         for _ in range(3):
-            self.store.housekeep()
+            self.store.upkeep.housekeep()
 
     def send(self, write: Callable[[Frame], None], *received: ReceivedFile) -> None:
         asked = SendCopy(7, received)
@@ -111,7 +111,7 @@ def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Leader]
     monkeypatch.setattr(copying, "_PIECE_BYTES", PIECE_BYTES)
     one = Leader(str(tmp_path / "leader"))
     one.publish(*(b"%d" % number + bytes(900) for number in range(20)))
-    one.store.checkpoint()
+    one.store.upkeep.checkpoint()
     one.publish(b"behind the checkpoint")
     yield one
     one.store.abandon()

@@ -320,7 +320,7 @@ def test_a_copy_of_the_leaders_store_takes_the_place_of_the_own_one(lane: Lane) 
     lane.answers.next()
     common = lane.log.last()
     busy(lane.group, 3)
-    lane.group.store.checkpoint()
+    lane.group.store.upkeep.checkpoint()
     position = StoreRows.read(lane.group.store._catalog.rows).position
     assert position is not None
     lane.publish(b"behind the copy")
@@ -334,7 +334,7 @@ def test_a_copy_of_the_leaders_store_takes_the_place_of_the_own_one(lane: Lane) 
 def test_a_copy_goes_on_with_what_was_received_before(lane: Lane) -> None:
     lane.join()
     busy(lane.group, 3)
-    lane.group.store.checkpoint()
+    lane.group.store.upkeep.checkpoint()
     term = lane.group.term
     *pieces, adopt = [one for one in lane.copy(START) if isinstance(one, Receive | Adopt)]
     lane.put(*pieces[:-1], Dial("leader", "127.0.0.1:1"), FindReceived(term))
@@ -399,7 +399,7 @@ def test_what_is_not_whole_of_a_copy_changes_nothing(lane: Lane) -> None:
     lane.publish(b"common", bytes(900))
     lane.join()
     busy(lane.group, 2)
-    lane.group.store.checkpoint()
+    lane.group.store.upkeep.checkpoint()
     *pieces, adopt = lane.copy(lane.log.last())
     before = contents(lane.group.follower_disk)
     damaged = Adopt(StoreCopy(lane.group.term, b"rows"), START)

@@ -60,7 +60,7 @@ class Member:
             self.store.take(self.queue, limit=1000, acked=True)
         for _ in range(2):
             self.publish(1)
-            self.store.checkpoint()
+            self.store.upkeep.checkpoint()
 
 
 @pytest.fixture

@@ -42,7 +42,8 @@ class Leads:
         """In how many seconds another round is to come, each time one was asked for."""
         self.may_send = True
         definitions = SimpleNamespace(end_group=lambda: None)
-        store = SimpleNamespace(definitions=definitions, free_memory=lambda: False)
+        upkeep = SimpleNamespace(free_memory=lambda: False)
+        store = SimpleNamespace(definitions=definitions, upkeep=upkeep)
         self.context: Any = SimpleNamespace(
             store=store,
             probes=SimpleNamespace(is_due=False),

@@ -85,7 +85,7 @@ def test_messages_leave_memory_while_it_is_short() -> None:
     assert store_queue.memory_bytes > 2 << 20
     alarms = Alarms(simulated.store, 1000, lambda: None, lambda: 2000)
     alarms.look(0.0)
-    simulated.store.housekeep()
+    simulated.store.upkeep.housekeep()
     assert store_queue.memory_bytes <= 1 << 20
     assert simulated.ready("q") == [f"{number:05}" * 2000 for number in range(300)]
 

@@ -496,7 +496,7 @@ def reading() -> Iterator[SimulatedServer]:
         client.ask(1, methods.QueueDeclare(queue="q", durable=True))
         client.send(published(LARGE) + published(b"after"))
         client.lose()
-        server.store.housekeep()
+        server.store.upkeep.housekeep()
         yield server
 
 

@@ -69,7 +69,7 @@ def store(path: Paths) -> str:
             assert not isinstance(run, Exception)
             store.redeliver(orders, run)
             store.requeue(orders, run)
-        store.checkpoint()
+        store.upkeep.checkpoint()
         store.take(orders, 1, acked=True, first_sequence=4)
     return path("store")
 

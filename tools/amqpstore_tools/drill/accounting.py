@@ -66,7 +66,7 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
         if queue is None:
             yield "I8", f"{len(live)} messages of queue {queue_id}, which does not exist, are live"
             continue
-        store.read_index(queue)
+        store.stored.read_index(queue)
         held = sorted(_held(queue))
         if sorted(live) != held:
             yield "I12", f"queue {queue_id} holds {held}, and its index files {sorted(live)}"

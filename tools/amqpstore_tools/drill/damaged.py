@@ -239,9 +239,9 @@ def make_store(directory: str, rng: random.Random) -> None:
         for _ in range(12):
             maker.publish()
             maker.consume()
-        maker.store.checkpoint()
+        maker.store.upkeep.checkpoint()
         for _ in range(4):
-            maker.store.housekeep()
+            maker.store.upkeep.housekeep()
         for _ in range(6):
             maker.publish()
             maker.consume()

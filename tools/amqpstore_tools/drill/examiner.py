@@ -173,7 +173,7 @@ def examine_here(directory: str) -> Examined:
         for queue in store.queues.values():
             examined.queues[queue.id] = _taken(store, queue)
         store.sync()
-        store.checkpoint()
+        store.upkeep.checkpoint()
     except OSError:
         # A file that is missing or cannot be read postpones a checkpoint; that is not damage.
         pass

@@ -80,7 +80,7 @@ def _history(
     bodies = [b"%d " % number + rng.randbytes(rng.choice([0, 80, 700])) for number in range(moves)]
     store.publish([source], [Message(_ENVELOPE, body) for body in bodies])
     store.sync()
-    store.checkpoint()
+    store.upkeep.checkpoint()
     base = files.fork()
     events: list[Operation | int] = []
     files.record = events.append

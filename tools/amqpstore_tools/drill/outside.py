@@ -1,7 +1,7 @@
 """The publishers and consumers of one store, as far as a drill needs them.
 
 Requests are marked in the trace before the store is called, and answers when the store gives them,
-through `Store.when_durable`.
+through `Log.when_durable`.
 """
 
 from __future__ import annotations
@@ -288,14 +288,14 @@ class Outside:
         """Let the store make a checkpoint of everything durable."""
         self.finish_sync()
         try:
-            self.store.checkpoint()
+            self.store.upkeep.checkpoint()
         except OSError as error:
             self.put_off.append(str(error))
 
     def housekeep(self, times: int = 1) -> None:
         """Let the store start due work or take over finished work, `times` times."""
         for _ in range(times):
-            self.store.housekeep()
+            self.store.upkeep.housekeep()
 
     def set_lazy(self, name: str, is_lazy: bool) -> None:
         """Set whether a queue keeps bodies in memory that are on disk."""
@@ -321,4 +321,4 @@ class Outside:
         return number
 
     def _promise_later(self, number: int) -> None:
-        self.store.when_durable(lambda: self.trace.note(Promised(number)))
+        self.store.log.when_durable(lambda: self.trace.note(Promised(number)))

@@ -236,7 +236,7 @@ def _use(outside: Outside, before: Observation) -> None:
 def _checkpoint_faults(store: Store, files: MemoryFiles) -> list[Fault]:
     """Return the faults of a checkpoint that is made now."""
     try:
-        store.checkpoint()
+        store.upkeep.checkpoint()
         return misaccounted(store, files)
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         return [("I9", f"a checkpoint failed: {error!r}")]

@@ -56,8 +56,8 @@ def work(directory: str, seed: str) -> None:
             store.sync()
             _tell("acked", batch)
         if batch % 50 == 49:
-            store.checkpoint()
-            store.housekeep()
+            store.upkeep.checkpoint()
+            store.upkeep.housekeep()
         batch += 1
 
 

@@ -67,7 +67,7 @@ def _compact(directory: str, segment_bytes: int) -> dict[str, Any]:
     ):
         refuse_short_log(directory, store)
         try:
-            for compacted in store.compact():
+            for compacted in store.upkeep.compact():
                 damage += [list(one) for one in compacted.damage]
                 moved += compacted.moved_bytes
                 show("compacting", moved, max(sum(before.values()), moved))

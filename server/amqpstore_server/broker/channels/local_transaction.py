@@ -216,7 +216,7 @@ class LocalTransaction:
         self._requeues = []
         self._is_adding = False
         self._fates = {}
-        self._context.store.drop([sent.messages for sent in self._sent])
+        self._context.store.disposal.add([sent.messages for sent in self._sent])
         self._forget_sent()
         return settled
 

@@ -77,7 +77,7 @@ class Priorities:
         self._descending = [
             self._by_priority[key] for key in sorted(self._by_priority, reverse=True)
         ]
-        self._store.set_lazy(store_queue, lazy=self._lazy)
+        self._store.memory.set_lazy(store_queue, lazy=self._lazy)
         self._store.set_keeps_transient(store_queue, keeps=self._keeps_transient)
 
     def ascending(self) -> list[tuple[int, amqpstore.Queue]]:
@@ -98,11 +98,11 @@ class Priorities:
         self._descending.remove(self._by_priority.pop(priority))
 
     def set_lazy(self, *, lazy: bool) -> None:
-        """Set whether bodies stay in memory: see `Store.set_lazy`."""
+        """Set whether bodies stay in memory: see `Memory.set_lazy`."""
         if lazy != self._lazy:
             self._lazy = lazy
             for store_queue in self._descending:
-                self._store.set_lazy(store_queue, lazy=lazy)
+                self._store.memory.set_lazy(store_queue, lazy=lazy)
 
     def least(self) -> amqpstore.Queue | None:
         """Return the store queue whose messages are dropped first; None if nothing is ready."""

@@ -227,12 +227,12 @@ class BrokerContext:
     def when_durable(
         self, callback: Callable[[], None], or_else: Callable[[], None] | None = None
     ) -> None:
-        """Do as `Store.when_durable` does; a callback that raises does not prevent the others.
+        """Do as `Log.when_durable` does; a callback that raises does not prevent the others.
 
         Args: or_else, called if the callback raises: the connection of a client that waits for it
         ends.
         """
-        self.store.when_durable(partial(called, callback, or_else))
+        self.store.log.when_durable(partial(called, callback, or_else))
 
     def moving(self, store_queue_ids: Iterable[int]) -> Callable[[], None]:
         """Count messages that left these queues of the store; call the result to take them off the

@@ -107,7 +107,7 @@ def _work(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
     world.clock.set_wall(max(1, world.clock.wall_ms() + jump_ms))
     for _ in range(_QUIET_STEPS):
         world.clock.advance(_SECOND_MS)
-        world.store.housekeep()
+        world.store.upkeep.housekeep()
     faults: list[Fault] = []
     store = world.store
     if store.log.durable_messages:

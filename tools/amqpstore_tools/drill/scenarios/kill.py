@@ -201,7 +201,7 @@ def _look(run: DrillRun, directory: str, known: _Known) -> Iterator[Fault]:
         return
     try:
         observation = observe(store)
-        store.checkpoint()
+        store.upkeep.checkpoint()
         misaccounts = misaccounted(store, OsFiles())
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
         yield "I9", f"using the store failed: {error!r}"
