@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 import trio
 
+import amqpstore_server.loop.client_reading
 import amqpstore_server.loop.rounds
-import amqpstore_server.loop.socket_connection
 import amqpstore_server.loop.sockets
 from amqpstore import Options
 from amqpstore_server.app import App
@@ -31,7 +31,7 @@ from tests.waiting import wait_readable
 
 DIRECTORY = "/data"
 CLOCKED = (
-    amqpstore_server.loop.socket_connection,
+    amqpstore_server.loop.client_reading,
     amqpstore_server.loop.sockets,
     amqpstore_server.loop.rounds,
 )
@@ -110,8 +110,8 @@ async def some_clients(
                 turns.cancel_scope.cancel()
             committer._housekeep_at = float("inf")
             for client in app.connections:
-                client._read_size = ReadSize(limits)  # its login may have taken long
-                client.is_costly = False
+                client._reading._read_size = ReadSize(limits)  # its login may have taken long
+                client._reading.is_costly = False
             yield app, socks
             for sock in socks:
                 sock.close()

@@ -77,7 +77,7 @@ class AmqpConnection(ClientConnection):
         peer: str,
         product: Product,
         may_impersonate: Callable[[str], bool],
-        on_output: Callable[[], None],
+        on_output: Callable[[], None] | None = None,
         now: float,
         name: str = "",
         has_tls: bool = False,

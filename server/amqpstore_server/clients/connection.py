@@ -24,11 +24,13 @@ class ClientConnection(ABC):
     """The server's side of one connection.
 
     Args: peer, the client's name in the log; name, that of the connection, as RabbitMQ writes it:
-    "PEER -> ADDRESS"; on_output, called when the outbox stops being empty; now, seconds on the
-    clock whose readings all methods get.
+    "PEER -> ADDRESS"; on_output, as `Outbox` has it, unless it is set there later; now, seconds on
+    the clock whose readings all methods get.
     """
 
-    def __init__(self, *, peer: str, name: str, on_output: Callable[[], None], now: float) -> None:
+    def __init__(
+        self, *, peer: str, name: str, on_output: Callable[[], None] | None, now: float
+    ) -> None:
         self.name = name or peer
         self.peer = peer
         self.log = ClientLog(peer)

@@ -26,38 +26,58 @@ _KEPT_PARTS = 4096
 
 class Outbox:
     """Frames in the order in which they are sent. `on_output` is called when the outbox stops being
-    empty.
+    empty, or may be sent again.
 
     The encoder of deliveries adds to `parts` and `byte_count` directly.
     """
 
-    __slots__ = ("_on_output", "_sent_parts", "byte_count", "parts", "writable_bytes")
+    __slots__ = (
+        "_sent_parts",
+        "byte_count",
+        "on_output",
+        "parts",
+        "withheld_count",
+        "writable_bytes",
+    )
 
-    def __init__(self, on_output: Callable[[], None]) -> None:
+    def __init__(self, on_output: Callable[[], None] | None = None) -> None:
         self.parts: list[bytes | memoryview] = []
         self.byte_count = 0
-        self._on_output = on_output
+        self.on_output = on_output or _nobody
         self._sent_parts = 0
+        self.withheld_count = 0
+        """How many reasons there are to send nothing: see `withhold`."""
         self.writable_bytes = WRITABLE_BYTES
         """Above this, there is no room for deliveries."""
 
     def add(self, frame: bytes) -> None:
         """Add one whole frame."""
         if not self.byte_count:
-            self._on_output()
+            self.on_output()
         self.parts.append(frame)
         self.byte_count += len(frame)
 
     def begin(self) -> None:
         """Announce that something is about to be added."""
         if not self.byte_count:
-            self._on_output()
+            self.on_output()
 
     def close(self) -> None:
         """Drop all frames and the `on_output` callback: no one will read them."""
         self.parts = []
         self.byte_count = self._sent_parts = 0
-        self._on_output = _nobody
+        self.on_output = _nobody
+
+    def withhold(self) -> Callable[[], None]:
+        """Have nothing sent until the result is called: what was answered is not certain yet."""
+        self.withheld_count += 1
+
+        def release() -> None:
+            self.withheld_count -= 1
+            if not self.withheld_count and self.byte_count:
+                self.on_output()
+
+        return release
 
     def stop_deliveries(self) -> None:
         """Have no room for deliveries from now on."""
@@ -106,7 +126,7 @@ class Outbox:
 
 
 def _nobody() -> None:
-    """Do nothing. Replaces `on_output` when the connection has ended."""
+    """Do nothing. The `on_output` of a connection that has ended, or not begun."""
 
 
 def without(buffers: list[bytes | memoryview], sent_bytes: int) -> list[bytes | memoryview]:

@@ -32,8 +32,10 @@ do; after each round, which is short then, while one of them is in a hurry. Garb
 between rounds, a little at a time.
 
 - `loop_limits`: the numbers of the policy. The budget is `broker.work.limits.BrokerLimits`.
-- `sockets`: all clients' sockets in one selector; `socket_connection`: the socket of one client;
-  `tls`: TLS on it; `read_size`: how much is read from one at once.
+- `sockets`: all clients' sockets in one selector; `tls`: TLS on one of them;
+  `read_size`: how much is read from one at once.
+- `socket_connection`: one client, from its accept to its end; `client_login`: its login;
+  `client_reading`: its reads; `client_writing`: its writes; `client_tasks`: its tasks.
 - `rounds`: one round after the other; `share`: how costly work shares the time
   with the rest; `committer`: batches are written and synced.
 - `switching`, `garbage`: how soon the loop gets the interpreter back, and how short the pauses for

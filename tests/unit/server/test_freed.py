@@ -16,6 +16,10 @@ from amqpstore_server.broker.channels.channel import Channel
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.clients.outbox import Outbox
+from amqpstore_server.loop.client_login import ClientLogin
+from amqpstore_server.loop.client_reading import Reading
+from amqpstore_server.loop.client_tasks import ClientTasks
+from amqpstore_server.loop.client_writing import Writing
 from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_server.protocol.receiver import Receiver
 from amqpstore_tools.testing.broker import MemoryBroker
@@ -48,6 +52,10 @@ from tests.waiting import wait_until
 
 OF_A_CLIENT = (
     SocketConnection,
+    Reading,
+    Writing,
+    ClientLogin,
+    ClientTasks,
     AmqpConnection,
     AmqpChannel,
     Channel,

@@ -82,7 +82,7 @@ async def costly_definers(commit_s: float) -> int:
             assert app.sockets._look(0)
             app._rounds.run_once(app.committer, trio.current_time())
         del store._catalog.commit
-        return sum(client.is_costly for client in app.connections)
+        return sum(client._reading.is_costly for client in app.connections)
 
 
 @pytest.mark.parametrize(("commit_s", "costly"), [(0.01, CLIENTS - 1), (0.0, 0)])

@@ -69,7 +69,7 @@ async def read_sizes(reads: int) -> list[int]:
                     app.sockets._look(0)
                     app._rounds.run_once(app.committer, 0.0)
                     clock.advance(LONG_S)
-                sizes.append(client._read_size.byte_count)
+                sizes.append(client._reading._read_size.byte_count)
     return sizes
 
 

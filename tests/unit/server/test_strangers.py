@@ -5,6 +5,7 @@ import socket
 import pytest
 import trio
 
+from amqpstore_server.loop.client_reading import Reading
 from amqpstore_server.loop.rounds import LoopRounds
 from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_tools.testing.broker import MemoryBroker
@@ -81,16 +82,16 @@ def test_what_is_written_while_a_connection_ends_starts_no_task(
     ended: list[SocketConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The nursery of a connection has its end while others have their turn."""
-    ending = SocketConnection._stop_reading
+    ending = Reading.stop
 
-    async def write(connection: SocketConnection) -> None:
-        connection._write_later()
+    async def write(reading: Reading) -> None:
+        reading._tasks.start(trio.lowlevel.checkpoint)
 
-    def end_and_write(self: SocketConnection) -> None:
+    def end_and_write(self: Reading) -> None:
         ending(self)
         trio.lowlevel.spawn_system_task(write, self)
 
-    monkeypatch.setattr(SocketConnection, "_stop_reading", end_and_write)
+    monkeypatch.setattr(Reading, "stop", end_and_write)
     with MemoryBroker() as broker:
         for sock in silent(broker, 20):
             sock.close()
