@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from amqpstore.format.compression import Compressor
 from amqpstore.format.limits import LIMITS, StoreLimits
-from amqpstore.queues.arguments import check_whole
+from amqpstore.queues.arguments import check_bool, check_whole
 
 
 class Options(NamedTuple):
@@ -41,7 +41,7 @@ class Options(NamedTuple):
 DEFAULTS = Options()
 
 
-_LEAST = {"segment_bytes": 1, "compression_level": -(1 << 31), "train_dictionary": 0}
+_LEAST = {"segment_bytes": 1, "compression_level": -(1 << 31)}
 
 
 def check_options(options: Options) -> None:
@@ -51,8 +51,9 @@ def check_options(options: Options) -> None:
     """
     if not isinstance(options, Options):
         raise TypeError(f"options must be Options, not {type(options).__name__}")
+    check_bool("option train_dictionary", options.train_dictionary)
     for name, value in options._asdict().items():
-        if name != "limits":
+        if name not in {"limits", "train_dictionary"}:
             check_whole(f"option {name}", value, _LEAST.get(name, 0))
     compressor_of(options)
 

@@ -21,7 +21,8 @@ class Envelope:
 
     Args: exchange and routing key, at most 255 bytes of UTF-8 each; properties, raw bytes that the
     store keeps unchanged and never interprets, at most 1 GiB; persistent, whether the message must
-    be in the log when its queue is durable.
+    be in the log when its queue is durable. An envelope is equal to itself alone, as it is compared
+    for each message: compare the messages, or its fields.
     Raises: ValueError, if one of them is too long, or not text that UTF-8 can encode; TypeError.
     """
 
@@ -70,13 +71,28 @@ class Envelope:
 
 
 class Message:
-    """One message: what was published, wherever it is now."""
+    """One message: what was published, wherever it is now. Messages are equal if they have the same
+    body, and envelopes with the same content.
+    """
 
     __slots__ = ("body", "envelope")
 
     def __init__(self, envelope: Envelope, body: bytes) -> None:
         self.envelope = envelope
         self.body = body
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        ours, theirs = self.envelope, other.envelope
+        return (
+            self.body == other.body
+            and ours.head == theirs.head
+            and ours.persistent == theirs.persistent
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.envelope.head, self.body))
 
     def __repr__(self) -> str:
         return f"Message({self.envelope!r}, {_shown(self.body)})"

@@ -149,7 +149,9 @@ def check_whole(what: str, number: int, least: int = 0, most: int = MAX_WHOLE) -
     try:
         found = index(number)
     except TypeError:
-        raise TypeError(f"{what} must be a whole number, not {_kind(number)}") from None
+        found = None
+    if found is None or isinstance(number, bool):
+        raise TypeError(f"{what} must be a whole number, not {_kind(number)}")
     if found < least:
         raise ValueError(f"{what} must be at least {least}, not {found}")
     if found > most:
@@ -157,9 +159,15 @@ def check_whole(what: str, number: int, least: int = 0, most: int = MAX_WHOLE) -
     return found
 
 
+def check_bool(what: str, flag: object) -> None:
+    """Raises: TypeError, if it is not True or False."""
+    if not isinstance(flag, bool):
+        raise TypeError(f"{what} must be a bool, not {_kind(flag)}")
+
+
 def check_real(what: str, number: float) -> float:
     """Return a number that may have a fraction. Raises: TypeError, ValueError, if it is not one."""
-    if not isinstance(number, (int, float)):
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise TypeError(f"{what} must be a number, not {_kind(number)}")
     try:
         is_nan = math.isnan(number)
@@ -198,7 +206,7 @@ def publish_bytes(
             check_queue(queue)
         if not 0 <= index(expires_ms) <= _MAX_TIME_MS:
             raise ValueError(f"an expiry time must be in ms since 1970, not {expires_ms!r}")
-        if most is not None and most < 0:
+        if most is not None and (most < 0 or most.__class__ is bool):
             raise ValueError(f"the number of messages for a queue must be 0 or more, not {most}")
     if not messages:
         raise ValueError("a publish needs at least one message")

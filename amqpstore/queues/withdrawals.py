@@ -109,8 +109,11 @@ class Withdrawals:
         run has its messages only if they are in memory.
 
         Returns: None, if nothing is ready.
+        Raises: TypeError.
         """
         check_queue(queue)
+        if limit.__class__ is not int:
+            check_whole("a limit", limit)
         while queue.is_head_paged:
             error = self._stored.page_in(queue, queue.paged[0])
             if isinstance(error, ReadLaterError):
@@ -130,9 +133,11 @@ class Withdrawals:
         """Withdraw the existing ones of `count` messages from a sequence on.
 
         Bodies are not read: a run has its messages only if they are in memory.
-        Raises: ReadLaterError; nothing is withdrawn then.
+        Raises: ReadLaterError, TypeError; nothing is withdrawn then.
         """
         check_queue(queue)
+        if count.__class__ is not int:
+            check_whole("a count", count)
         end = first_sequence + count
         for file in queue.paged_between(first_sequence, end):
             error = self._stored.page_in(queue, file)
@@ -224,8 +229,10 @@ class Withdrawals:
 
     def peek_many(self, queue: Queue, limit: int, first_sequence: int = 0) -> Sequence[Message]:
         """Return up to `limit` messages that one `withdraw` returns next, and leave them; empty if
-        `peek` returns None.
+        `peek` returns None. Raises: TypeError.
         """
+        if limit.__class__ is not int:
+            check_whole("a limit", limit)
         head = self.peek(queue, first_sequence)
         if head is None:
             return ()

@@ -11,6 +11,7 @@ from amqpstore import (
     Envelope,
     Message,
     NotAStoreError,
+    Options,
     Placement,
     Queue,
     SharedStore,
@@ -20,6 +21,7 @@ from amqpstore.format.message import MAX_PROPERTIES_BYTES
 from amqpstore.format.records import MAX_COUNT
 from amqpstore.format.runs import Run
 from amqpstore.log.batch import Batch
+from amqpstore.options import check_options
 from amqpstore.upkeep.worker import InlineWorker
 from tests.unit.engine.stores import ENVELOPE, TRANSIENT, Disk, drain, messages, queue_named, take
 
@@ -118,6 +120,44 @@ def test_a_negative_number_of_messages_is_refused(disk: Disk) -> None:
         store.enqueue([Placement(queue, 0, -1)], messages(b"bad"))
 
     check_refused(disk, place)
+
+
+def test_a_bool_is_not_a_count(disk: Disk) -> None:
+    store = disk.open()
+    queue = store.create_queue("q")
+    store.publish([queue], messages(b"a"))
+    for call in (store.take, store.withdrawals.withdraw_first, store.withdrawals.peek_many):
+        with pytest.raises(TypeError, match="a limit must be a whole number, not bool"):
+            call(queue, True)
+    with pytest.raises(TypeError, match="a count must be a whole number, not bool"):
+        store.withdrawals.withdraw_range(queue, 1, True)
+    with pytest.raises(ValueError, match="must be 0 or more, not True"):
+        store.enqueue([Placement(queue, 0, True)], messages(b"bad"))
+    assert drain(store, queue) == [b"a"]
+    store.abandon()
+
+
+@pytest.mark.parametrize(
+    "bad", [{"segment_bytes": True}, {"compression_level": True}, {"train_dictionary": 1}], ids=str
+)
+def test_a_bool_is_not_an_option_that_is_a_number(bad: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"option {next(iter(bad))} must be a"):
+        check_options(Options(**bad))
+
+
+def test_messages_with_the_same_content_are_equal() -> None:
+    first = Message(Envelope("x", "k", b"p"), b"body")
+    assert first == Message(Envelope("x", "k", b"p"), b"body")
+    assert len({first, Message(Envelope("x", "k", b"p"), b"body")}) == 1
+    for other in (
+        Message(Envelope("y", "k", b"p"), b"body"),
+        Message(Envelope("x", "l", b"p"), b"body"),
+        Message(Envelope("x", "k", b"q"), b"body"),
+        Message(Envelope("x", "k", b"p", persistent=False), b"body"),
+        Message(Envelope("x", "k", b"p"), b"other"),
+    ):
+        assert first != other
+    assert first != b"body"
 
 
 def check_refused(disk: Disk, publish: Callable[[Store, Queue], None]) -> None:

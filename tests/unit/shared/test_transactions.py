@@ -195,6 +195,26 @@ def test_a_message_that_is_not_persistent_is_refused(shared: SharedStore) -> Non
             transaction.receive("q", limit=0)
 
 
+def test_a_bool_is_neither_a_count_nor_a_time(shared: SharedStore) -> None:
+    with shared.transaction() as transaction:
+        with pytest.raises(TypeError, match="a limit must be a whole number, not bool"):
+            transaction.receive("q", limit=True)
+        with pytest.raises(TypeError, match="a timeout in seconds must be a number, not bool"):
+            transaction.receive("q", limit=1, timeout_s=True)
+        with pytest.raises(TypeError, match="a time must be a number, not bool"):
+            transaction.replay("q", first_ms=True)
+    with pytest.raises(TypeError, match="a history limit must be a whole number, not bool"):
+        shared.declare("h", history_length=True)
+
+
+def test_what_is_received_is_equal_to_what_was_sent(shared: SharedStore) -> None:
+    with shared.transaction() as transaction:
+        transaction.send("q", [Message(Envelope("", "q", b"properties"), b"one")])
+    with shared.transaction() as transaction:
+        (received,) = transaction.receive("q")
+        assert received.message == Message(Envelope("", "q", b"properties"), b"one")
+
+
 def test_a_closed_store_does_nothing_more(shared: SharedStore) -> None:
     with pytest.raises(StoreClosedError, match="is closed"), shared.transaction() as begun:
         shared.close()
