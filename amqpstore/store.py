@@ -155,11 +155,11 @@ class Store(ClosableStore):
         self.purged: dict[int, Purged] = {}
         SPARE.fill()
         for queue in queues.values():
-            self.stored.count_ready(queue)
+            self.stored.sizes.count_ready(queue)
         restore(self, is_unread=recovered.is_unread)
         for queue in queues.values():
             if queue.quarantined.count or queue.unread:
-                self.stored.retry(queue)
+                self.stored.quarantine.retry(queue)
         opening_s = time.perf_counter() - began_s
         self.statistics = StoreStatistics(
             *(self.log, self.memory, space, self._maintenance, recovered.report, opening_s)
@@ -356,7 +356,7 @@ class Store(ClosableStore):
         if run.account is not None:
             run.account.remove(run)
         if run.messages is None:
-            self.stored.release_transient(run)
+            self.stored.reader.release_transient(run)
 
     def ack_all(self, acks: GatheredAcks) -> None:
         """Ack as `ack` does, in little time however many runs there are."""
@@ -367,7 +367,7 @@ class Store(ClosableStore):
         if run.account is not None:
             run.account.remove(run)
         if run.messages is None:
-            self.stored.release_transient(run)
+            self.stored.reader.release_transient(run)
 
     def requeue(self, queue: Queue, run: Run) -> None:
         """Return a run that was taken to its place, marked as delivered. Raises: TypeError."""

@@ -74,7 +74,7 @@ class Run:
     size of their bodies, and `memory_bytes` the memory they take, with everything that belongs to
     them; if it `is_short`, except an envelope that counts in another run. `body_bytes` stays when
     the bodies have left memory. Of a run on disk it is 0 if it is unknown, as after a split without
-    `body_sizes`: see `StoredRuns.measure`. `returned_by` is who
+    `body_sizes`: see `RunSizes.measure`. `returned_by` is who
     requeued the run last: its owner's, and lost when the process ends. `account` is the store's,
     while it counts the run among those that were taken.
     """

@@ -5,6 +5,8 @@
 - `expiry`, `body_sizes`: when messages expire, and how large they are.
 - `memory`, `unacked`: which messages stay in memory; `transient`: where those go that are not
   durable and must leave it; `disposal`: memory that no one needs, freed a piece at a time.
-- `stored_runs`, `rereading`, `browsing`: reads from disk, retries of failed ones, and reads that
-  leave the messages where they are.
+- `stored_runs`, `body_reader`: reads of messages from disk; `paging`: of index files; `browsing`:
+  reads that leave the messages where they are.
+- `run_sizes`: how large bodies are, by the cheapest way that knows.
+- `quarantine`, `rereading`: what cannot be read, and when it is tried again.
 """

@@ -169,7 +169,7 @@ class Browser:
         except (DamageError, OSError) as error:
             if is_shortage(error):
                 raise ReadLaterError(f"index file {file.number}", str(error)) from error
-            self._stored.note_file(self._queue, file, error)
+            self._stored.paging.note_file(self._queue, file, error)
             return [], file.end
         sequences = entries.sequences
         place = bisect_left(sequences, start) + most
@@ -186,7 +186,7 @@ class Browser:
         # Blocks are only added to a file, so with the same end it is the same.
         key = file.number, state.end_bytes
         if self._known is None or self._known[0] != key:
-            self._known = key, self._stored.entries_of(self._queue, file)
+            self._known = key, self._stored.paging.entries_of(self._queue, file)
         return self._known[1]
 
     def _is_end(self, sequence: int) -> bool:
@@ -210,7 +210,7 @@ def read_messages(stored: StoredRuns, run: Run, skipped: int, count: int) -> lis
     """
     if run.messages is not None:
         return [*run.messages[skipped : skipped + count]]
-    found = stored.read_back(run, skipped, count, in_parts=True)
+    found = stored.reader.read_back(run, skipped, count, in_parts=True)
     if isinstance(found, PartlyReadError):
         return []
     if isinstance(found, ReadLaterError):

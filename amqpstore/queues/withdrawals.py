@@ -37,6 +37,9 @@ class Withdrawals:
 
     def __init__(self, stored: StoredRuns, memory: Memory, split_messages: int) -> None:
         self._stored = stored
+        self._reader = stored.reader
+        self._paging = stored.paging
+        self._sizes = stored.sizes
         self._memory = memory
         self._split_messages = split_messages
 
@@ -63,7 +66,7 @@ class Withdrawals:
             return self._withdraw_behind(queue, limit, first_sequence, in_parts=in_parts)
         # This is the hot path: nothing that is known is asked again.
         ready, paged = queue.ready, queue.paged
-        if paged and queue.is_head_paged and (error := self._stored.page_in(queue, paged[0])):
+        if paged and queue.is_head_paged and (error := self._paging.page_in(queue, paged[0])):
             return error
         if not ready.count:
             return None
@@ -91,7 +94,7 @@ class Withdrawals:
     ) -> Run | Unread | None:
         """Withdraw messages from a sequence on, as `withdraw` does."""
         while file := queue.paged_before(first_sequence):
-            if error := self._stored.page_in(queue, file):
+            if error := self._paging.page_in(queue, file):
                 return error
         run = queue.ready.at_or_after(first_sequence)
         if run is None:
@@ -115,7 +118,7 @@ class Withdrawals:
         if limit.__class__ is not int:
             check_whole("a limit", limit)
         while queue.is_head_paged:
-            error = self._stored.page_in(queue, queue.paged[0])
+            error = self._paging.page_in(queue, queue.paged[0])
             if isinstance(error, ReadLaterError):
                 return error
             if error:
@@ -140,7 +143,7 @@ class Withdrawals:
             check_whole("a count", count)
         end = first_sequence + count
         for file in queue.paged_between(first_sequence, end):
-            error = self._stored.page_in(queue, file)
+            error = self._paging.page_in(queue, file)
             if isinstance(error, ReadLaterError):
                 raise error
             if error:
@@ -173,7 +176,7 @@ class Withdrawals:
             check_queue(queue)
         while (first := queue.first_to_expire()) and first.expires_ms <= now_ms:
             if isinstance(first, PagedFile):
-                if error := self._stored.page_in(queue, first):
+                if error := self._paging.page_in(queue, first):
                     return error
             elif first.messages is None and bodies:
                 return self._remove_stored(queue, first, 0, first.count, in_parts=in_parts)
@@ -204,7 +207,7 @@ class Withdrawals:
         if queue.is_head_paged:
             file = queue.paged[0]
             try:
-                runs = self._stored.runs_of(queue, file)
+                runs = self._paging.runs_of(queue, file)
             except (DamageError, OSError, MemoryError):
                 return None
             queue.paged_in(file, runs)
@@ -218,7 +221,7 @@ class Withdrawals:
             return self._stored.read_one(run, 0)
         if run.messages is None:
             # Some messages after it are read too, as they are likely to be next.
-            messages = self._stored.read_back(run, 0, min(run.count, _MAX_PEEKED))
+            messages = self._reader.read_back(run, 0, min(run.count, _MAX_PEEKED))
             if not isinstance(messages, list):
                 return None
             run = self._cut(queue, run, 0, len(messages))
@@ -261,9 +264,9 @@ class Withdrawals:
         """Insert a run in its place in its queue: it can be taken."""
         if queue.deleted:
             if run.messages is None:
-                self._stored.release_transient(run)
+                self._reader.release_transient(run)
             return
-        self._stored.measure(queue, run)
+        self._sizes.measure(queue, run)
         queue.ready.insert(run)
         queue.count_in(run)
         if run.messages is None:
@@ -275,7 +278,7 @@ class Withdrawals:
 
     def _count_out(self, queue: Queue, run: Run) -> None:
         """Stop counting a run that is not ready any more, in memory or on disk as it was."""
-        self._stored.measure(queue, run)
+        self._sizes.measure(queue, run)
         queue.count_out(run, was_stored=run.messages is None)
         self._memory.let_go(queue, run.memory_bytes)
 
@@ -299,15 +302,15 @@ class Withdrawals:
     ) -> Run | Unread:
         """Remove messages of a run that is on disk, after the first `skipped`; with bodies."""
         count = min(limit, run.count - skipped)
-        found = self._stored.read_back(run, skipped, count, in_parts=in_parts)
+        found = self._reader.read_back(run, skipped, count, in_parts=in_parts)
         if isinstance(found, ReadLaterError):
             return found
         if isinstance(found, MessageDamagedError):
             run = self._cut(queue, run, skipped, 1)
-            self._stored.measure(queue, run)
+            self._sizes.measure(queue, run)
             queue.count_out(run, was_stored=True)
             found.body_bytes = run.body_bytes
-            self._stored.set_aside(queue, run, found)
+            self._stored.quarantine.set_aside(queue, run, found)
             return found
         run = self._cut(queue, run, skipped, len(found))
         self._stored.fill(run, found)

@@ -85,7 +85,7 @@ def locked(store: Store) -> dict[str, tuple[int, int]]:
 def ready(store: Store, name: str) -> list[int]:
     queue = named(store, name)
     said = queue.ready_count
-    store.stored.read_index(queue)
+    store.stored.paging.read_index(queue)
     found = [one for run in queue.ready for one in range(run.first_sequence, run.end)]
     assert len(found) == said
     return found

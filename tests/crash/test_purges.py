@@ -86,7 +86,7 @@ def history(kind: str) -> tuple[Trace, list[Promise]]:
 def ready(store: Store, name: str, most: int) -> list[int]:
     """The sequences of what is ready of the messages that were there at first."""
     queue = named(store, name)
-    store.stored.read_index(queue)
+    store.stored.paging.read_index(queue)
     found = [one for run in queue.ready for one in range(run.first_sequence, run.end)]
     return [one for one in found if one <= most]
 

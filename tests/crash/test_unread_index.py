@@ -102,7 +102,7 @@ def ready(store: Store) -> Ready:
     found = {}
     for name in NAMES:
         queue = named(store, name)
-        store.stored.read_index(queue)
+        store.stored.paging.read_index(queue)
         assert queue.unreadable_count == 0
         found[name] = in_memory(queue)
     return found

@@ -161,7 +161,7 @@ class World(SimulatedBroker):
         ]
         for definition, level in sorted(definitions, key=lambda one: -one[0].get("level", 0)):
             held = found.setdefault(definition["name"], [])
-            self.store.stored.read_index(level)
+            self.store.stored.paging.read_index(level)
             for run in level.ready:
                 messages = list(run.messages or ())
                 while len(messages) < run.count:

@@ -159,7 +159,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
     def count_bytes(self, place: int) -> None:
         model = self._model(place)
         expected = sum(len(stored.body) for stored in model.ready)
-        assert self.store.stored.ready_bytes(model.queue) == expected
+        assert self.store.stored.sizes.ready_bytes(model.queue) == expected
 
     def _due(self, model: Model) -> list[Stored]:
         return [stored for stored in model.ready if 0 < stored.expires_ms <= self.now_ms]

@@ -372,7 +372,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
     @precondition(lambda self: self.models)
     @rule(place=places)
     def read_index(self, place: int) -> None:
-        self.store.stored.read_index(self._model(place).queue)
+        self.store.stored.paging.read_index(self._model(place).queue)
 
     @precondition(lambda self: self.models)
     @rule(place=places)
@@ -388,7 +388,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         be told that it is damaged for as long as the store is open."""
         found = []
         for model in self.models.values():
-            self.store.stored.read_index(model.queue)
+            self.store.stored.paging.read_index(model.queue)
             if model.ready and model.queue.ready.first.messages is None:
                 found.append(model)
         ids = [model.queue.ready.first.first_id for model in found]

@@ -12,6 +12,7 @@ import amqpstore.queues.queue
 from amqpstore import Queue, Run, Store
 from amqpstore.checkpoints.checkpoint import Checkpoint
 from amqpstore.checkpoints.compaction import Compaction
+from amqpstore.queues.body_reader import BodyReader
 from amqpstore.queues.memory import Memory
 from amqpstore.queues.stored_runs import StoredRuns
 from amqpstore.queues.transient import FIRST_TRANSIENT
@@ -197,7 +198,7 @@ def what_is_deleted_counts_still(patch: Patch) -> None:
 
 
 def what_is_purged_stays_aside(patch: Patch) -> None:
-    patch.setattr(StoredRuns, "release_transient", lambda self, run: None)
+    patch.setattr(BodyReader, "release_transient", lambda self, run: None)
 
 
 def what_is_read_back_stays_aside(patch: Patch) -> None:
@@ -205,7 +206,7 @@ def what_is_read_back_stays_aside(patch: Patch) -> None:
 
     def filled(self: StoredRuns, run: Run, messages: Any) -> None:
         with pytest.MonkeyPatch.context() as meanwhile:
-            meanwhile.setattr(StoredRuns, "release_transient", lambda self, run: None)
+            meanwhile.setattr(BodyReader, "release_transient", lambda self, run: None)
             fill(self, run, messages)
 
     patch.setattr(StoredRuns, "fill", filled)

@@ -17,7 +17,7 @@ def test_what_is_live_is_all_that_stays(data_directory: str, kept: str) -> None:
         # Another queue holds some of them too.
         store.publish([queue_of(store, "audit"), orders], [Message(Envelope("", "o"), b"both")])
         total = orders.ready_count
-        store.stored.read_index(orders)
+        store.stored.paging.read_index(orders)
         sequences = [run.first_sequence + n for run in orders.ready for n in range(run.count)]
         live = {
             "one in five": range(0, total, 5),
@@ -51,7 +51,7 @@ def test_damage_goes_to_quarantine(data_directory: str) -> None:
     make_store(data_directory, batches=60)
     with open_store(data_directory) as store:
         orders = queue_of(store, "orders")
-        store.stored.read_index(orders)
+        store.stored.paging.read_index(orders)
         for sequence in range(1, 300, 2):
             store.take(orders, 1, acked=True, first_sequence=sequence)
     before = bodies(data_directory)["orders"]

@@ -302,7 +302,7 @@ def test_a_message_that_cannot_be_read_is_shown_as_such_and_stays(
     broker.settle()
     broker.restart()
     stored = broker.store.stored
-    read_back = stored.read_back
+    read_back = stored.reader.read_back
 
     def damaged(run: Run, skipped: int, count: int, *, in_parts: bool = False) -> Any:
         if run.first_sequence + skipped == 2:
@@ -311,7 +311,7 @@ def test_a_message_that_cannot_be_read_is_shown_as_such_and_stays(
             count = min(count, 2 - run.first_sequence - skipped)
         return read_back(run, skipped, count, in_parts=in_parts)
 
-    monkeypatch.setattr(stored, "read_back", damaged)
+    monkeypatch.setattr(stored.reader, "read_back", damaged)
     rows = operator.page("orders")["messages"]
     assert [row["payload"] for row in rows] == ["a", "", "c"]
     assert [row.get("error", "")[:14] for row in rows] == ["", "cannot be read", ""]

@@ -225,7 +225,7 @@ def test_a_queue_whose_settings_cannot_be_applied_is_set_aside(
     def fail(*_: Any) -> int:
         raise OSError(5, "read")
 
-    monkeypatch.setattr("amqpstore.queues.stored_runs.StoredRuns.ready_bytes", fail)
+    monkeypatch.setattr("amqpstore.queues.run_sizes.RunSizes.ready_bytes", fail)
     simulated.restart()
     assert simulated.broker.set_aside == [("/", "bytes")]
 

@@ -344,7 +344,7 @@ OF_A_QUEUE: dict[str, Callable[[Store, Any], object]] = {
     "purge": lambda store, queue: store.purge(queue),
     "purge_aside": lambda store, queue: store.purge_aside([queue], "label"),
     "clear": lambda store, queue: store.clear(queue),
-    "read_index": lambda store, queue: store.stored.read_index(queue),
+    "read_index": lambda store, queue: store.stored.paging.read_index(queue),
     "set_lazy": lambda store, queue: store.memory.set_lazy(queue, lazy=True),
     "set_keeps_transient": lambda store, queue: store.set_keeps_transient(queue, keeps=True),
     "delete_queue": lambda store, queue: store.delete_queue(queue),

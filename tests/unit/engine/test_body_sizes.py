@@ -75,7 +75,7 @@ def test_a_start_reads_no_body_to_count_a_backlog(disk: Disk) -> None:
     store = disk.open(files)
     before = [name for name in files.read if name.endswith(".index")]
     files.read.clear()
-    assert store.stored.ready_bytes(queue_named(store, "q")) == 600
+    assert store.stored.sizes.ready_bytes(queue_named(store, "q")) == 600
     assert (before, files.read) == ([], [])
     store.abandon()
 
@@ -95,7 +95,7 @@ def test_a_start_reads_the_index_files_of_what_was_touched(disk: Disk) -> None:
     touched = [name for name in files.read if name.endswith(".index")]
     assert set(touched) == {f"{queue.id:020}-0000000001.index"}
     files.read.clear()
-    assert store.stored.ready_bytes(queue_named(store, "q")) == 590
+    assert store.stored.sizes.ready_bytes(queue_named(store, "q")) == 590
     assert queue_named(store, "q").sized_bytes == 590
     assert files.read == []
     store.abandon()
@@ -149,11 +149,11 @@ def test_whatever_is_done_all_bytes_are_counted(
         store.memory.set_lazy(queue, lazy=lazy)
         # Sizes that were found are forgotten with what they were of, wherever it got to.
         if next(measuring, measuring) is measuring:
-            measuring = store.stored.measuring(queue)
+            measuring = store.stored.sizes.measuring(queue)
         numbers = {file.number for file in queue.paged}
         work(store, queue, rng, held)
         merged += bool(numbers) and len({file.number for file in queue.paged}) < len(numbers)
-        assert store.stored.ready_bytes(queue) == bodies_of(store, queue)
+        assert store.stored.sizes.ready_bytes(queue) == bodies_of(store, queue)
         if step % 8 == 0:
             if rng.random() < 0.5:
                 store.abandon()
@@ -164,7 +164,7 @@ def test_whatever_is_done_all_bytes_are_counted(
             store = disk.open()
             measuring = iter(())
             queue = queue_named(store, "q")
-            assert store.stored.ready_bytes(queue) == bodies_of(store, queue)
+            assert store.stored.sizes.ready_bytes(queue) == bodies_of(store, queue)
     assert merged
     store.abandon()
 
@@ -179,7 +179,7 @@ def test_what_was_written_aside_between_others_is_counted(disk: Disk) -> None:
     store.upkeep.checkpoint()
     store.upkeep.housekeep()
     assert all(run.messages is None for run in queue.ready)
-    assert store.stored.ready_bytes(queue) == bodies_of(store, queue) == 18
+    assert store.stored.sizes.ready_bytes(queue) == bodies_of(store, queue) == 18
     store.abandon()
 
 
@@ -190,8 +190,8 @@ def test_a_store_of_version_1_is_counted_as_well(tmp_path: Path) -> None:
         for _ in range(2):
             store = Store.open(path, worker=InlineWorker(), clock=SystemClock())
             for queue in store.queues.values():
-                assert store.stored.ready_bytes(queue) == bodies_of(store, queue)
-            assert sum(map(store.stored.ready_bytes, store.queues.values()))
+                assert store.stored.sizes.ready_bytes(queue) == bodies_of(store, queue)
+            assert sum(map(store.stored.sizes.ready_bytes, store.queues.values()))
             store.close()
 
 
@@ -201,10 +201,10 @@ def test_what_an_index_file_had_is_said_when_it_cannot_be_read(disk: Disk) -> No
     path.write_bytes(bytes(path.stat().st_size))
     store = disk.open()
     queue = queue_named(store, "q")
-    assert store.stored.ready_bytes(queue) == 600
+    assert store.stored.sizes.ready_bytes(queue) == 600
     error = store.take(queue, 1)
     assert isinstance(error, MessageDamagedError)
     assert error.body_bytes == 200
-    assert store.stored.ready_bytes(queue) == 400
+    assert store.stored.sizes.ready_bytes(queue) == 400
     assert len(drain(store, queue)) == 40
     store.abandon()

@@ -60,13 +60,13 @@ def test_skipping_reads_one_index_file_at_most(disk: Disk, monkeypatch: pytest.M
     store.publish([queue], messages(*[b"%d" % number for number in range(400)]))
     store, queue = reopened(disk, store)
     reads: list[int] = []
-    entries_of = store.stored.entries_of
+    entries_of = store.stored.paging.entries_of
 
     def noted(queue: Queue, file: PagedFile) -> Entries:
         reads.append(file.number)
         return entries_of(queue, file)
 
-    monkeypatch.setattr(store.stored, "entries_of", noted)
+    monkeypatch.setattr(store.stored.paging, "entries_of", noted)
     browser = Browser(store.stored, queue)
     sequence, left = 0, 250
     while left:

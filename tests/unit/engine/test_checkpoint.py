@@ -37,7 +37,7 @@ def restarted(disk: Disk, name: str = "q") -> tuple[Store, Queue]:
     """The store after a crash, and a queue of it with all its runs in memory."""
     store = disk.open()
     queue = queue_named(store, name)
-    store.stored.read_index(queue)
+    store.stored.paging.read_index(queue)
     return store, queue
 
 

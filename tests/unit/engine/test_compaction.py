@@ -149,7 +149,7 @@ def test_a_merged_segment_holds_exactly_the_live_messages(disk: Disk) -> None:
         store = disk.open()
         assert store.recovery_report.is_clean
         queue = queue_named(store, "q")
-        store.stored.read_index(queue)
+        store.stored.paging.read_index(queue)
         assert [run.first_sequence for run in queue.ready] == [4, 6, 10, 16]
         assert drain(store, queue) == [b"2", b"3", b"5", b"8"]
         store.abandon()

@@ -347,7 +347,7 @@ def test_a_message_damaged_after_the_start_is_an_error_once_and_the_rest_is_serv
         store = disk.open()
         queue = queue_named(store, "q")
         if checkpointed:
-            store.stored.read_index(queue)
+            store.stored.paging.read_index(queue)
             assert spans(queue) == [(1, 1, 1), (2, 1, 0), (3, 3, 1)]
             take(store, queue, 1)
             assert isinstance(store.take(queue, 1), MessageDamagedError)

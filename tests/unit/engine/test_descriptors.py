@@ -155,7 +155,7 @@ def test_what_cannot_be_read_for_now_stays_ready(
     assert store.withdrawals.peek(queue) is None
     if checkpointed:
         with pytest.raises(ReadLaterError):
-            store.stored.read_index(queue)
+            store.stored.paging.read_index(queue)
         with pytest.raises(ReadLaterError):
             store.withdrawals.withdraw_range(queue, 1, 2)
     assert queue.ready_count == 2

@@ -67,7 +67,7 @@ def test_a_file_that_is_mostly_acked_is_written_anew(disk: Disk) -> None:
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "q")
-    store.stored.read_index(queue)
+    store.stored.paging.read_index(queue)
     left = COUNT - ENTRIES_A_FILE // 2 - 100
     assert queue.ready_count == left
     run = take(store, queue, 10)
@@ -136,7 +136,7 @@ def test_an_ack_behind_a_merged_file_is_found_after_a_restart(disk: Disk) -> Non
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "q")
-    store.stored.read_index(queue)
+    store.stored.paging.read_index(queue)
     assert queue.ready.last.end == COUNT
     store.abandon()
 

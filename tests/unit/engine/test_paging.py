@@ -171,7 +171,7 @@ def test_what_is_delivered_or_held_is_not_paged_out(disk: Disk) -> None:
 
 def test_reading_the_index_brings_all_runs_into_memory(disk: Disk) -> None:
     store, one, _ = paged(disk)
-    store.stored.read_index(one)
+    store.stored.paging.read_index(one)
     assert (one.paged, one.ready.count) == ([], COUNT)
     check(one)
     assert [run.first_sequence for run in one.ready] == list(range(1, COUNT + 1))
@@ -202,7 +202,7 @@ def test_transient_messages_that_were_written_aside_are_not_paged_out(disk: Disk
     held = one.ready.remove(FILE_ENTRIES + 1, 3)
     assert sum(run.count for run in held) == 3
     store.upkeep.checkpoint()
-    store.stored.read_index(one)
+    store.stored.paging.read_index(one)
     assert one.ready_count == FILE_ENTRIES + 96
     assert sum(run.first_id >= 1 << 63 for run in one.ready)
     store.abandon()

@@ -351,7 +351,7 @@ def test_transient_messages_leave_a_durable_queue_and_its_sequences_hold(disk: D
     store.publish([queue], messages(b"two"))
     store.close()
     store = disk.open()
-    store.stored.read_index(queue_named(store, "q"))
+    store.stored.paging.read_index(queue_named(store, "q"))
     assert spans(queue_named(store, "q")) == [(1, 1, 0), (3, 1, 0)]
     assert drain(store, queue_named(store, "q")) == [b"one", b"two"]
     store.abandon()

@@ -172,7 +172,7 @@ def test_bytes_that_could_not_be_counted_are_counted_again(disk: Disk, taken: in
     files.is_well = True
     assert wait(disk, store) == {}
     assert one.sized_bytes == [15, 9][taken]
-    assert store.stored.ready_bytes(one) == one.sized_bytes
+    assert store.stored.sizes.ready_bytes(one) == one.sized_bytes
     assert one.stored_count <= one.ready_count
     rest = [b"second", b"third", b"more"][taken:]
     assert drain(store, one) == rest

@@ -54,7 +54,7 @@ def filled(disk: Disk, where: str, count: int = 16) -> tuple[Store, Queue]:
         store = disk.open()
         queue = queue_named(store, "q")
         if where == "on disk":
-            store.stored.read_index(queue)
+            store.stored.paging.read_index(queue)
         assert bool(queue.paged) == (where == "in index files")
     return store, queue
 
@@ -126,7 +126,7 @@ def test_nothing_is_taken_where_nothing_is_ready(disk: Disk) -> None:
     assert store.take(queue, 1, first_sequence=1) is None
     assert store.withdrawals.withdraw(queue, 1) is None
     assert store.withdrawals.peek(queue) is None
-    assert store.stored.ready_bytes(queue) == 0
+    assert store.stored.sizes.ready_bytes(queue) == 0
     store.abandon()
 
 
@@ -282,7 +282,7 @@ def test_what_was_withdrawn_is_ready_after_a_crash(disk: Disk, checkpointed: boo
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "q")
-    store.stored.read_index(queue)
+    store.stored.paging.read_index(queue)
     assert spans(queue) == [(1, 9, 0)]
     store.abandon()
 
@@ -468,12 +468,12 @@ def test_who_gave_a_run_back_is_kept_through_a_checkpoint(disk: Disk) -> None:
 def test_the_bytes_of_what_is_ready_are_counted_wherever_it_is(disk: Disk, where: str) -> None:
     store, queue = filled(disk, where)
     before = (queue.ready_count, queue.memory_bytes, len(queue.paged))
-    assert store.stored.ready_bytes(queue) == 9 + 2 * 7
+    assert store.stored.sizes.ready_bytes(queue) == 9 + 2 * 7
     assert (queue.ready_count, queue.memory_bytes, len(queue.paged)) == before
     taken = take(store, queue, 1)
-    assert store.stored.ready_bytes(queue) == 8 + 2 * 7
+    assert store.stored.sizes.ready_bytes(queue) == 8 + 2 * 7
     store.requeue(queue, taken)
-    assert store.stored.ready_bytes(queue) == 9 + 2 * 7
+    assert store.stored.sizes.ready_bytes(queue) == 9 + 2 * 7
     store.abandon()
 
 
@@ -487,14 +487,14 @@ def test_bytes_are_counted_without_compression(disk: Disk) -> None:
     disk.flip(1, disk.read(1).index(b"flipped"))
     store = disk.open()
     queue = queue_named(store, "q")
-    assert store.stored.ready_bytes(queue) == 3007
+    assert store.stored.sizes.ready_bytes(queue) == 3007
     assert queue.ready_count == 3
     # What cannot be read is ready until its turn comes, and who counts is told what it had.
     store.take(queue, 1)
     error = store.take(queue, 1)
     assert isinstance(error, MessageDamagedError)
     assert error.body_bytes == 7
-    assert store.stored.ready_bytes(queue) == 2000
+    assert store.stored.sizes.ready_bytes(queue) == 2000
     store.abandon()
 
 
@@ -507,7 +507,7 @@ def test_the_bytes_of_what_was_written_aside_are_counted(tmp_path: Path) -> None
     store.upkeep.housekeep()
     assert queue.memory_bytes == 0
     for _ in range(2):
-        assert store.stored.ready_bytes(queue) == 8
+        assert store.stored.sizes.ready_bytes(queue) == 8
     assert drain(store, queue) == [b"one", b"three"]
     store.abandon()
 

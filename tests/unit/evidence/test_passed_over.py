@@ -147,7 +147,7 @@ def test_the_last_segment_is_put_back_after_the_log_has_gone_on(
     mend(str(directory))
     with opened(directory) as store:
         (orders,) = store.queues.values()
-        store.stored.read_index(orders)
+        store.stored.paging.read_index(orders)
         assert ids_of(store) == left
         assert store.recovery_report.is_clean
 

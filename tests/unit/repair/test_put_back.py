@@ -58,7 +58,7 @@ def start(directory: Path, published: int) -> Store:
 
 def ids_of(store: Store) -> list[int]:
     orders = next(iter(store.queues.values()))
-    store.stored.read_index(orders)
+    store.stored.paging.read_index(orders)
     return [run.id_at(place) for run in orders.ready for place in range(run.count)]
 
 

@@ -57,7 +57,9 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
             )
         indexed.setdefault(queue_id, []).extend(live)
         if state.body_bytes is not None:
-            body_bytes = sum(map(store.stored.run_bytes, live_runs(entries, state, 0, 1 << 64)))
+            body_bytes = sum(
+                map(store.stored.sizes.run_bytes, live_runs(entries, state, 0, 1 << 64))
+            )
             if body_bytes != state.body_bytes:
                 text = f"has {body_bytes} bytes of bodies, but its row says {state.body_bytes}"
                 yield "I12", f"index file {key} {text}"
@@ -66,7 +68,7 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
         if queue is None:
             yield "I8", f"{len(live)} messages of queue {queue_id}, which does not exist, are live"
             continue
-        store.stored.read_index(queue)
+        store.stored.paging.read_index(queue)
         held = sorted(_held(queue))
         if sorted(live) != held:
             yield "I12", f"queue {queue_id} holds {held}, and its index files {sorted(live)}"

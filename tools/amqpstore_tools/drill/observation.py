@@ -55,7 +55,7 @@ def observe(store: Store) -> Observation:
     for queue in store.queues.values():
         name = _name_of(queue)
         said = queue.ready_count
-        store.stored.read_index(queue)
+        store.stored.paging.read_index(queue)
         if queue.ready_count != said:
             counted = f"{name} has {queue.ready_count} messages once its index is read"
             faults.append(("I12", f"{counted}, and said {said} before"))

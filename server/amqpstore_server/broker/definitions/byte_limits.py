@@ -37,7 +37,7 @@ class ByteLimits:
         if settings.max_length_bytes is None or queue.settings.max_length_bytes is not None:
             return settings
         stored = self._context.store.stored
-        steps = chain.from_iterable(stored.measuring(one) for one in queue.priorities)
+        steps = chain.from_iterable(stored.sizes.measuring(one) for one in queue.priorities)
         with Contained(queue):
             for _ in steps:
                 self._later[queue] = settings

@@ -68,7 +68,7 @@ class Backlog:
 
     def count_bytes(self) -> None:
         """Count the bytes of ready bodies again, from the store."""
-        self.ready_bytes = sum(self._store.stored.ready_bytes(one) for one in self.priorities)
+        self.ready_bytes = sum(self._store.stored.sizes.ready_bytes(one) for one in self.priorities)
 
     def arrived(self, messages: Sequence[Message], expires_ms: int) -> None:
         """Count new messages, and set the timer to when they expire, or earlier."""
@@ -80,7 +80,7 @@ class Backlog:
         """Return a run that was delivered to its place."""
         store_queue, run = taken
         if self._queue().settings.max_length_bytes is not None:
-            self.ready_bytes += self._store.stored.run_bytes(run)
+            self.ready_bytes += self._store.stored.sizes.run_bytes(run)
         self._store.requeue(store_queue, run)
         if run.expires_ms:
             self.watch_expiry()
@@ -88,7 +88,7 @@ class Backlog:
     def put_back(self, taken: Taken) -> None:
         """Return a run that could not leave to its place, as if it had not been taken."""
         if self._queue().settings.max_length_bytes is not None:
-            self.ready_bytes += self._store.stored.run_bytes(taken.run)
+            self.ready_bytes += self._store.stored.sizes.run_bytes(taken.run)
         self._store.withdrawals.put_back(taken.store_queue, taken.run)
         if taken.run.expires_ms and not self._queue().is_set_aside:
             self.watch_expiry()
@@ -165,7 +165,7 @@ class Backlog:
         """
         runs = self._store.withdrawals.withdraw_range(store_queue, first_sequence, count)
         if self._queue().settings.max_length_bytes is not None:
-            self.ready_bytes -= sum(map(self._store.stored.run_bytes, runs))
+            self.ready_bytes -= sum(map(self._store.stored.sizes.run_bytes, runs))
         return [Taken(store_queue, run) for run in runs]
 
     def purge(self) -> int:
