@@ -25,8 +25,8 @@ from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.messages.envelope import visible
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.limits import BROKER_LIMITS, BrokerLimits
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import CatalogCommit, Operation
@@ -60,7 +60,7 @@ class SimulatedBroker:
     or without; now_ms, what its clock says.
     """
 
-    context_type: type[BrokerContext] = BrokerContext
+    services_type: type[BrokerServices] = BrokerServices
     broker_type: type[Broker] = Broker
 
     def __init__(
@@ -85,8 +85,8 @@ class SimulatedBroker:
         self.store = open_store(DIRECTORY, self.disk, self._options, clock=self.clock)
         try:
             self.store_opened()
-            self.context = self.make_context()
-            self.broker = self.broker_type(self.context)
+            self.services = self.make_services()
+            self.broker = self.broker_type(self.services)
         except BaseException:
             self.store.abandon()
             raise
@@ -94,9 +94,9 @@ class SimulatedBroker:
     def store_opened(self) -> None:
         """Called before the broker is made of what the store has."""
 
-    def make_context(self) -> BrokerContext:
+    def make_services(self) -> BrokerServices:
         """Make what the parts of the broker share."""
-        return self.context_type(
+        return self.services_type(
             store=self.store,
             clock=self.clock,
             random=random.Random("simulated").random,
@@ -144,7 +144,7 @@ class SimulatedBroker:
     def work(self) -> None:
         """Do what is due, and hand out what can be handed out; nothing becomes durable."""
         for _ in range(ROUNDS):
-            is_busy = self.context.run_timers() | self.broker.has_work
+            is_busy = self.services.run_timers() | self.broker.has_work
             self.broker.pump()
             if not is_busy:
                 return

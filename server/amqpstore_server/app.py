@@ -29,8 +29,8 @@ from amqpstore_server.amqp.product import Product
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.broker.monitoring.audit import By
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.events import BrokerEvent
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.clients.limits import Limits
 from amqpstore_server.config.checks import host_and_port
 from amqpstore_server.config.config import Config
@@ -156,7 +156,7 @@ async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:
     app = App(config, store, definitions, certificates, load_config, manager, term)
     app.volatile_file.count_lost(app.broker)
     # A queue starts by dropping expired messages, so a queue that fails there is in the report.
-    app.context.run_timers()
+    app.services.run_timers()
     keep_report(store, datetime.now(UTC), app.broker.set_aside)
     keep_collections_short()
     # Last of what takes long: whoever finds a port open is answered at once.
@@ -201,7 +201,7 @@ class App:
         self._service_manager = service_manager or ServiceManager({})
         self._term = term = term or SingleNode()
         self._limits = client_limits(config)
-        context = BrokerContext(
+        services = BrokerServices(
             store,
             clock=store.clock,
             random=secrets.SystemRandom().random,
@@ -215,9 +215,9 @@ class App:
             elapsed_s=time.perf_counter,
             trails=trails_of(config, store),
         )
-        self.context = context
+        self.services = services
         # Created first: it checks whether the store belongs to a broker.
-        self.broker = Broker(context)
+        self.broker = Broker(services)
         self.users = Users(store)
         self.broker.quotas.of_user = self.users.limits_of
         self.connections: set[SocketConnection] = set()
@@ -232,7 +232,7 @@ class App:
         )
         self.statistics = Statistics(self.broker, self._sampler)
         self.volatile_file = VolatileFile(store.directory, store.clock)
-        self._holds = LoopHolds(context.work)
+        self._holds = LoopHolds(services.work)
         if definitions is not None:
             done(self._importing(definitions, By(config.definitions, "start")))
         define_first(self.broker, self.users, config.default_user, config.default_password)
@@ -245,7 +245,7 @@ class App:
             max_pending_bytes=loop_limits.max_pending_bytes,
             datasyncs=KernelDatasyncs.open(self.sockets.signal),
         )
-        context.flush = self.committer.flush
+        services.flush = self.committer.flush
         watermark = memory_watermark_bytes(config)
         self._alarms = Alarms(store, watermark, self._free_caches, tell=self._tell_alarm, term=term)
         # The free disk space has to be known before the first publish.
@@ -266,7 +266,7 @@ class App:
                 self._import_again,
                 certificates,
                 self._logins,
-                context,
+                services,
                 self._alarms,
                 self._doors,
                 self._set_limits,
@@ -279,8 +279,8 @@ class App:
 
     def _tell_alarm(self, resource: str, is_low: bool) -> None:
         kind = "set" if is_low else "cleared"
-        event = BrokerEvent(f"alarm.{kind}", {"source": resource, "node": self.context.node})
-        self.context.events.happened("", event)
+        event = BrokerEvent(f"alarm.{kind}", {"source": resource, "node": self.services.node})
+        self.services.events.happened("", event)
 
     async def run(
         self,
@@ -349,12 +349,12 @@ class App:
                 self._holds,
                 lambda: [connection.amqp for connection in self.connections],
                 self._product,
-                self.context.node,
+                self.services.node,
                 lambda: self.reloader.config.metrics_max_objects,
                 self._term.figures,
             ),
             statistics=self.statistics,
-            node=self.context.node,
+            node=self.services.node,
             certificates=self._certificates,
             listeners=tuple(listeners),
         )
@@ -400,10 +400,10 @@ class App:
                 clients.start_soon(self._stop_clients, clients.cancel_scope)
                 clients.start_soon(self._stop_at_once, signals, clients.cancel_scope)
             self.volatile_file.write(self.broker.note_lost(), is_final=True)
-            self.context.departures.write()
+            self.services.statistics.departures.write()
             self.committer.stop()
-            if self.context.trails is not None:
-                self.context.trails.close()
+            if self.services.trails is not None:
+                self.services.trails.close()
             service.cancel_scope.cancel()
 
     async def _wait_for_stop(self, signals: AsyncIterator[int]) -> None:
@@ -527,18 +527,18 @@ class App:
             self.connections.discard(connection)
 
     async def _tick(self) -> None:
-        standstill = Standstill(_TICK_S, trio.current_time())
+        standstill, store = Standstill(_TICK_S, trio.current_time()), self.services.store
         while True:
             await trio.sleep(_TICK_S)
-            self.context.work["tick"] = None
+            self.services.work["tick"] = None
             if still_s := standstill.tick(trio.current_time()):
                 self._stood_still(still_s)
             self.committer.housekeep()
-            if self.broker.context.store.space.is_low:
+            if store.space.is_low:
                 self.broker.end_purges()
             self.look_at_alarms()
-            self.context.flush_trails()
-            self.context.departures.write()
+            self.services.flush_trails()
+            self.services.statistics.departures.write()
             self.broker.read_again()
             self.broker.close_late_channels()
             if self.broker.has_work:
@@ -547,7 +547,7 @@ class App:
             unfinished = [one.amqp for one in self.connections]
             most_bytes = self.reloader.config.connections_bytes
             held_bytes = self._alarms.free_unfinished(unfinished, most_bytes, trio.current_time())
-            held_bytes += CLIENT_BYTES * len(self.connections) + self.context.store.memory.all_bytes
+            held_bytes += CLIENT_BYTES * len(self.connections) + store.memory.all_bytes
             self._whole_collector.tick(trio.current_time(), is_serving=bool(self.connections))
             if self._trimming.is_due(held_bytes, trio.current_time()):
                 # Beside the event loop, which it could hold for some milliseconds.
@@ -557,7 +557,7 @@ class App:
         """Do not count time against clients in which nothing was read from them."""
         _log.warning("the broker stood still", extra={"seconds": round(seconds, 1)})
         now = trio.current_time()
-        self.context.ack_timeouts.stood_still(int(seconds * 1000))
+        self.services.ack_timeouts.stood_still(int(seconds * 1000))
         for connection in self.connections:
             connection.stood_still(seconds, now)
 
@@ -580,17 +580,17 @@ class App:
     async def _run_timers(self) -> None:
         """Run timers when they are due: expiry, above all."""
         sooner = trio.Event()
-        self.context.timers.on_sooner = self.context.dates.on_sooner = lambda: sooner.set()
+        self.services.timers.on_sooner = self.services.dates.on_sooner = lambda: sooner.set()
         while True:
-            wait_ms = self.context.ms_to_next_timer()
+            wait_ms = self.services.ms_to_next_timer()
             # Nothing signals a change of the wall clock, so it is checked regularly while anything
             # waits for a date.
             wait_s = _LONG_S if wait_ms is None else min(wait_ms / 1000, _CLOCK_LOOK_S)
             with trio.move_on_after(wait_s):
                 await sooner.wait()
             sooner = trio.Event()
-            if self.context.run_timers():
-                self.context.work["timers"] = None
+            if self.services.run_timers():
+                self.services.work["timers"] = None
                 self._rounds.wake()
                 # Timers that are due again at once must give the other tasks a turn.
                 await trio.lowlevel.checkpoint()

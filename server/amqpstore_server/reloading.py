@@ -19,7 +19,7 @@ import trio
 from amqpstore_server import logs
 from amqpstore_server.administration.definitions import Definitions, DefinitionsError, load
 from amqpstore_server.broker.monitoring.faults import FATAL
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.clients.limits import Limits
 from amqpstore_server.config.config import KEYS, Config, conflicts
 from amqpstore_server.config.effects import without_effect
@@ -68,7 +68,7 @@ def reloadable_parts(
     import_definitions: Callable[[Definitions, str], Awaitable[None]],
     certificates: Certificates | None,
     logins: Logins,
-    context: BrokerContext,
+    services: BrokerServices,
     alarms: Alarms,
     doors: Doors,
     set_limits: Callable[[Limits], None],
@@ -82,15 +82,15 @@ def reloadable_parts(
     """
 
     def apply_to_store(config: Config) -> None:
-        context.store.memory.limit(config.memory_bytes)
-        context.store.space.require(least_free_bytes(config))
+        services.store.memory.limit(config.memory_bytes)
+        services.store.space.require(least_free_bytes(config))
 
     def apply_to_alarms(config: Config) -> None:
         alarms.watermark_bytes = memory_watermark_bytes(config)
 
     def apply_to_broker(config: Config) -> None:
-        context.consumer_timeout_ms = config.consumer_timeout_s * 1000
-        context.purge_undo_s = config.purge_undo_s
+        services.consumer_timeout_ms = config.consumer_timeout_s * 1000
+        services.purge_undo_s = config.purge_undo_s
 
     def apply_to_doors(config: Config) -> None:
         doors.limit(config.max_connections, config.max_connections_per_peer, config.accepts_per_s)

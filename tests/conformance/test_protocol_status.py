@@ -14,7 +14,7 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.definitions.rows import name_key
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.rights.permissions import ALL
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.clients.limits import Limits
 from amqpstore_server.clients.login import CheckedLogin
 from amqpstore_server.protocol import methods
@@ -80,8 +80,8 @@ class Client:
 def client(tmp_path: Path) -> Iterator[Client]:
     with Store.open(str(tmp_path / "store")) as store:
         store.definitions.define([Change("permissions", name_key("guest", "/"), ALL)])
-        context = BrokerContext(store, store.clock, lambda: 0.0, lambda: "name", EXCHANGE_TYPES)
-        yield Client(Broker(context))
+        services = BrokerServices(store, store.clock, lambda: 0.0, lambda: "name", EXCHANGE_TYPES)
+        yield Client(Broker(services))
 
 
 def reply_code(answers: list[Method]) -> int | None:

@@ -25,7 +25,7 @@ from amqpstore_server.broker.queues.consumer import Consumer, ConsumerOptions
 from amqpstore_server.broker.queues.kinds import DelayQueue
 from amqpstore_server.broker.rights.permissions import ALL, Access
 from amqpstore_server.broker.rules.settings import is_quorum
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, encode_properties
 from amqpstore_tools.drill.invariants import reported_damage
 from amqpstore_tools.simulation.crash_images import crash_images
@@ -204,10 +204,10 @@ class World(SimulatedBroker):
         super().__init__(options=OPTIONS)
         self.base = self.disk
 
-    def make_context(self) -> BrokerContext:
-        context = super().make_context()
-        context.flush = self.flush
-        return context
+    def make_services(self) -> BrokerServices:
+        services = super().make_services()
+        services.flush = self.flush
+        return services
 
     @property
     def has_quorum_queues(self) -> bool:
@@ -435,7 +435,7 @@ def _later_faults(files: MemoryFiles, now_ms: int, found: Found, later: Later) -
     try:
         for _ in range(ROUNDS):
             simulation.settle()
-            due_ms = simulation.context.ms_to_next_timer()
+            due_ms = simulation.services.ms_to_next_timer()
             if due_ms is None or simulation.now_ms + due_ms > now_ms + FAR_MS:
                 break
             simulation.clock.advance(due_ms)

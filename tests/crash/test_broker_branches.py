@@ -496,7 +496,7 @@ def committed_with_each_step(patch: pytest.MonkeyPatch) -> None:
         for step in its_placing(self, columns):
             for column in columns:
                 if publish := column.publish():
-                    self._context.store.enqueue(publish.placements, publish.messages)
+                    self._services.store.enqueue(publish.placements, publish.messages)
             columns.clear()
             yield step
 

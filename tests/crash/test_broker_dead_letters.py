@@ -396,8 +396,8 @@ def test_a_delay_that_is_over_while_the_broker_is_down_is_routed_at_its_start() 
 
 def acked_before_it_is_published(patch: pytest.MonkeyPatch) -> None:
     def ack(self: Transaction, _queue: Queue, taken: Taken) -> None:
-        self._context.store.ack(taken.store_queue, taken.run)
-        sync_at_once(self._context.store)
+        self._services.store.ack(taken.store_queue, taken.run)
+        sync_at_once(self._services.store)
 
     patch.setattr(Transaction, "ack", ack)
 
@@ -408,9 +408,9 @@ def published_before_it_is_acked(patch: pytest.MonkeyPatch) -> None:
 
     def committed(self: Transaction, *promise: Callable[[], None]) -> None:
         commit(self, *promise)
-        sync_at_once(self._context.store)
+        sync_at_once(self._services.store)
         for taken in acks:
-            self._context.store.ack(taken.store_queue, taken.run)
+            self._services.store.ack(taken.store_queue, taken.run)
         acks.clear()
 
     acks: list[Taken] = []
@@ -467,10 +467,10 @@ def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
     commit = Deletion.commit
 
     def at_once(self: Deletion) -> None:
-        context = self._vhost.context
-        moved, context.moved = context.moved, Counter()
+        moves = self._vhost.services.moves
+        counts, moves.counts = moves.counts, Counter()
         commit(self)
-        context.moved = moved
+        moves.counts = counts
 
     patch.setattr(Deletion, "commit", at_once)
 

@@ -199,17 +199,17 @@ def ack_first(patch: pytest.MonkeyPatch) -> None:
 def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
     def consumed(self: QueueHistory, _queue: Queue, taken: Taken) -> None:
         def ack() -> None:
-            self._context.store.ack(taken.store_queue, taken.run)
+            self._services.store.ack(taken.store_queue, taken.run)
 
         def keep() -> None:
-            transaction = BrokerTransaction(self._context)
-            for copy in self.copies(self._context.store.stored.read_all(taken.run)):
+            transaction = BrokerTransaction(self._services)
+            for copy in self.copies(self._services.store.stored.read_all(taken.run)):
                 transaction.add(self.queue, *copy)
             transaction.commit()
 
         first, second = (ack, keep) if ack_first else (keep, ack)
         first()
-        sync_at_once(self._context.store)
+        sync_at_once(self._services.store)
         second()
 
     patch.setattr(QueueHistory, "consumed", consumed)
@@ -222,7 +222,7 @@ def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
         if (history := queue.history) is not None:
 
             def keep_late() -> None:
-                transaction = BrokerTransaction(self._context)
+                transaction = BrokerTransaction(self._services)
                 for copy in history.copies(consumed):
                     transaction.add(history.queue, *copy)
                 transaction.commit()
@@ -234,7 +234,7 @@ def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
         todo = list(later)
         later.clear()
         for keep_late in todo:
-            sync_at_once(self._context.store)
+            sync_at_once(self._services.store)
             keep_late()
 
     later: list[Callable[[], None]] = []
@@ -301,9 +301,9 @@ def each_copy_on_its_own(patch: pytest.MonkeyPatch) -> None:
         for message in plan.messages:
             add(self, plan._replace(messages=[message]))
             self.commit()
-            sync_at_once(self._context.store)
+            sync_at_once(self._services.store)
             self._columns, self._open = [], {}
-            self._store_transaction = self._context.store.transaction()
+            self._store_transaction = self._services.store.transaction()
 
     patch.setattr(BrokerTransaction, "publish", publish)
 

@@ -16,7 +16,7 @@ from amqpstore import Queue, Run, Store
 from amqpstore_server.broker.channels import local_transaction, unacked
 from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.transactions.transaction import Transaction
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.agenda import Agenda
 from tests.crash.broker_world import Client, Meanwhile, World, violations
 from tests.simulated_broker import ack_until
 
@@ -75,7 +75,7 @@ def acks() -> World:
         world.step(work=left(settled))
         world.broker.pump()
         meanwhile.publish()
-    assert not world.context.background
+    assert not world.services.agenda.background
     world.client().get("work")
     world.sync()
     return world
@@ -102,7 +102,7 @@ def closes() -> World:
     world, client, meanwhile = begun()
     other = world.client()
     client.channel.close()
-    while world.context.background:
+    while world.services.agenda.background:
         meanwhile.publish()
         assert other.get("work")
         world.broker.pump()
@@ -160,7 +160,7 @@ def test_more_images(history: Callable[[], World], seed: int) -> None:
 
 def the_rest_is_forgotten_when_the_channel_goes(patch: pytest.MonkeyPatch) -> None:
     def settling(
-        _context: BrokerContext,
+        _agenda: Agenda,
         batches: Iterator[list[Delivery]],
         _left: int,
         settle: Callable[[Delivery], None],
@@ -191,7 +191,7 @@ def committed_with_each_step(patch: pytest.MonkeyPatch) -> None:
         for step in adding(self, transaction):
             transaction.commit()
             transaction._columns, transaction._open = [], {}
-            transaction._store_transaction = self._context.store.transaction()
+            transaction._store_transaction = self._services.store.transaction()
             yield step
 
     patch.setattr(local_transaction.LocalTransaction, "adding_to", added)

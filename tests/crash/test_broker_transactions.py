@@ -301,8 +301,8 @@ def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
         publish(self, plan)
         acks, self._store_transaction._acks = self._store_transaction._acks, GatheredAcks()
         self.commit()
-        sync_at_once(self._context.store)
-        self._store_transaction = self._context.store.transaction()
+        sync_at_once(self._services.store)
+        self._store_transaction = self._services.store.transaction()
         self._store_transaction._acks = acks
         self._columns, self._open = [], {}
 
@@ -318,7 +318,7 @@ def dead_letters_afterwards(patch: pytest.MonkeyPatch) -> None:
         self._settled = [delivery for delivery, requeue in each if requeue is not False]
         self._requeues = [requeue for _, requeue in each if requeue is not False]
         yield from committing(self)
-        sync_at_once(self._context.store)
+        sync_at_once(self._services.store)
         for delivery, requeue in each:
             if requeue is False:
                 self._channel.settled(delivery, requeue=requeue)

@@ -18,7 +18,7 @@ from amqpstore.format.records import checksum_seed
 from amqpstore.log.log import Log
 from amqpstore.provenance.client_trails import Note, read_notes
 from amqpstore_server.broker.channels.firehose import Origin
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
@@ -31,17 +31,17 @@ IMAGES = 4
 class NotingBroker(SimulatedBroker):
     """A broker that notes its clients, in small files."""
 
-    def make_context(self) -> BrokerContext:
-        context = super().make_context()
-        context.trails = self.store.provenance.client_trails(max_files=2, file_bytes=400)
-        return context
+    def make_services(self) -> BrokerServices:
+        services = super().make_services()
+        services.trails = self.store.provenance.client_trails(max_files=2, file_bytes=400)
+        return services
 
     def client(self, user: str) -> Client:
         return Client(self, Origin(user, 1, user))
 
     def flush(self) -> None:
-        assert self.context.trails is not None
-        self.context.trails.flush()
+        assert self.services.trails is not None
+        self.services.trails.flush()
 
     def notes(self) -> list[Note]:
         seed = checksum_seed(self.store.store_id)

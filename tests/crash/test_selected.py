@@ -115,7 +115,7 @@ def test_every_message_is_in_exactly_one_place(kind: str) -> None:
 
 
 def test_an_answer_before_the_disk_has_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def at_once(_context: object) -> Iterator[None]:
+    def at_once(_services: object) -> Iterator[None]:
         yield from ()
 
     monkeypatch.setattr(selected, "durable", at_once)
@@ -123,12 +123,12 @@ def test_an_answer_before_the_disk_has_it_is_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_copy_and_a_deletion_are_not_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_two(context: Any, queue: Any, target: Any, piece: Any, handled: Any) -> None:
+    def in_two(services: Any, queue: Any, target: Any, piece: Any, handled: Any) -> None:
         messages = [one.message for one in piece]
-        selected._copy(context, target, messages, handled)
-        context.flush()
+        selected._copy(services, target, messages, handled)
+        services.flush()
         for taken, _ in selected.take(queue, piece):
-            context.store.ack(*taken)
+            services.store.ack(*taken)
 
     monkeypatch.setattr(selected, "_move", in_two)
     assert any("I7" in found for found in violations("move"))

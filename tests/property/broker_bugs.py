@@ -78,7 +78,8 @@ def time_starts_again_with_a_requeue(patch: Patch) -> None:
 
     def requeue_anew(self: Queue, taken: Taken, giver: object) -> None:
         if taken.run.expires_ms:
-            taken.run.expires_ms = self._context.clock.wall_ms() + (self.settings.message_ttl or 10)
+            now_ms = self._services.clock.wall_ms()
+            taken.run.expires_ms = now_ms + (self.settings.message_ttl or 10)
         requeue(self, taken, giver)
 
     patch.setattr(Queue, "requeue", requeue_anew)
@@ -132,7 +133,7 @@ def a_confirm_does_not_wait_for_the_disk(patch: Patch) -> None:
     settle = Publisher.confirm_published
 
     def settle_at_once(self: Publisher) -> None:
-        store = self._context.store
+        store = self._services.store
         with pytest.MonkeyPatch.context() as while_settling:
             while_settling.setattr(store.log, "when_durable", lambda callback: callback())
             settle(self)

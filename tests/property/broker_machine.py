@@ -678,7 +678,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         """The clock goes on; what is due is done when it is."""
         left_ms = 10 * steps - self.model.now_ms % 10
         while True:
-            due_ms = self.world.context.ms_to_next_timer()
+            due_ms = self.world.services.ms_to_next_timer()
             passed_ms = left_ms if due_ms is None else min(due_ms, left_ms)
             self.world.clock.advance(passed_ms)
             self.model.now_ms += passed_ms

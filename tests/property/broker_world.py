@@ -1,4 +1,4 @@
-"""The broker context for the state machine: on a simulated disk, with what it does written down."""
+"""The broker for the state machine: on a simulated disk, with what it does written down."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.consumer import Consumer
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.limits import BROKER_LIMITS
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_tools.simulation.crash_images import crash_images
 from amqpstore_tools.simulation.operations import Operation
 from tests.property.broker_letters import Letter, label_of, letter_of
@@ -89,8 +89,8 @@ def _answers(told: Told) -> list[tuple[Any, ...]]:
 
 
 @dataclass(eq=False)
-class WatchedContext(BrokerContext):
-    """A context that knows where to write down what happens."""
+class WatchedServices(BrokerServices):
+    """Services that know where to write down what happens."""
 
     happened: deque[Event] = field(default_factory=deque)
 
@@ -107,10 +107,10 @@ class WatchedHost(VirtualHost):
     """A virtual host that writes down what leaves its queues without a consumer, and when."""
 
     def _way_out(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
-        assert isinstance(self.context, WatchedContext)
+        assert isinstance(self.services, WatchedServices)
         # What is taken together is one transaction: none of it arrives before all of it does.
         count = sum(one.run.count for one in taken)
-        self.context.happened.append(Left(queue.name, reason, count))
+        self.services.happened.append(Left(queue.name, reason, count))
         return super()._way_out(queue, taken, reason)
 
 
@@ -123,7 +123,7 @@ class WatchedBroker(Broker):
 class World(SimulatedBroker):
     """A broker, its channels, its disk and its clock. The `Choices` of the model."""
 
-    context_type = WatchedContext
+    services_type = WatchedServices
     broker_type = WatchedBroker
 
     def __init__(self) -> None:
@@ -147,11 +147,11 @@ class World(SimulatedBroker):
         if self._looks:
             self.recovered = self._recovered()
 
-    def make_context(self) -> BrokerContext:
-        context = super().make_context()
-        assert isinstance(context, WatchedContext)
-        context.happened = self.happened
-        return context
+    def make_services(self) -> BrokerServices:
+        services = super().make_services()
+        assert isinstance(services, WatchedServices)
+        services.happened = self.happened
+        return services
 
     def _recovered(self) -> dict[str, list[tuple[bytes, int]]]:
         """Return what is ready in each queue: bodies, and how often they were delivered."""

@@ -293,7 +293,7 @@ def test_the_process_says_why_and_exits_as_for_a_failed_disk(tmp_path: Path) -> 
         "run_timers = amqpstore_server.app.App._run_timers\n"
         "async def publish(app):\n"
         "    from tests.unit.engine.stores import messages\n"
-        "    store = app.context.store\n"
+        "    store = app.services.store\n"
         "    store.publish([store.create_queue({'library': 0})], messages(b'a'))\n"
         "    await run_timers(app)\n"
         "amqpstore_server.app.App._run_timers = publish\n"

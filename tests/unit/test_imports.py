@@ -225,7 +225,7 @@ def test_every_package_was_read() -> None:
             "amqpstore_server.broker.queues.bad",
             "from amqpstore_server.broker.channels.channel import Channel",
         ),
-        ("amqpstore_server.broker.errors", "from amqpstore_server.broker import context"),
+        ("amqpstore_server.broker.errors", "from amqpstore_server.broker import vhost"),
         (
             "amqpstore_server.broker.routing.routing",
             "from amqpstore_server.broker import unheard_of",

@@ -65,4 +65,4 @@ class Changes:
 
     def made(self, by: By, line: str, *events: BrokerEvent, **said: Any) -> None:
         """Tell of a change, in the audit and as events. Args: said, the fields of the line."""
-        self.broker.context.events.happened(line, *events, by=by, **said)
+        self.broker.services.events.happened(line, *events, by=by, **said)

@@ -62,7 +62,7 @@ def define_administrator(broker: Broker, users: Users, hosts: Iterable[str]) -> 
     broker.define(Defined(permissions=granted), users.changes({ADMINISTRATOR: row}))
     users.have({ADMINISTRATOR: row})
     events = user_events(ADMINISTRATOR, None if is_new else present, row)
-    broker.context.events.happened(
+    broker.services.events.happened(
         "user set", *events, by=By("amqpstore", "start"), target=ADMINISTRATOR, tags="administrator"
     )
     return password

@@ -95,12 +95,12 @@ def apply_definitions(
     each = chain(
         _describing(definitions, broker, left_out), _declaring(definitions, broker, left_out)
     )
-    store = broker.context.store
+    store = broker.services.store
     compared = max([vhost.policies.most_compared for vhost in broker.vhosts.values()], default=0)
     at_once = max(1, min(_DECLARED_AT_ONCE, _MATCHES_AT_ONCE // (compared + 1)))
     is_done = False
     while not is_done:
-        broker.context.work["definitions"] = None
+        broker.services.work["definitions"] = None
         store.definitions.begin_group()
         some = list(islice(each, at_once))
         store.definitions.end_group()

@@ -130,7 +130,7 @@ class Messages:
             asked.max_scanned,
             asked.max_payload_bytes,
         )
-        page = yield from _readable(browse(self._broker.context, queue, wanted))
+        page = yield from _readable(browse(self._broker.services, queue, wanted))
         messages = yield from rendered(page.messages)
         return {
             "messages": messages,
@@ -158,7 +158,7 @@ class Messages:
                 raise AdministrationError(f"queue '{queue.name}' is the target as well")
         selection = _selection(asked)
         handled = yield from _readable(
-            moving(self._broker.context, queue, target, selection, copies=copies)
+            moving(self._broker.services, queue, target, selection, copies=copies)
         )
         event = "messages copied" if copies else "messages moved"
         self._audit(event, vhost, queue, handled.count, target=target.name)
@@ -172,7 +172,7 @@ class Messages:
         self._rights.check("read", "queue", queue.name)
         queue.check_owner(None)
         queue.check_served(vhost)
-        handled = yield from _readable(deleting(self._broker.context, queue, _selection(asked)))
+        handled = yield from _readable(deleting(self._broker.services, queue, _selection(asked)))
         self._audit("messages deleted", vhost, queue, handled.count)
         return _answer("deleted", handled)
 
@@ -186,7 +186,7 @@ class Messages:
         _check_range("max_replays", asked.max_replays, 1)
         where = self._broker.vhosts[vhost]
         work = replaying_dead_letters(
-            self._broker.context,
+            self._broker.services,
             where.router,
             where.queues,
             queue,
@@ -219,7 +219,7 @@ class Messages:
         queue.check_owner(None)
         queue.check_served(vhost)
         # Before that it cannot be undone.
-        yield from durable(self._broker.context)
+        yield from durable(self._broker.services)
         purged = queue.purges.last
         if purged is None:
             raise AdministrationError(
@@ -241,7 +241,7 @@ class Messages:
         queue.check_served(vhost)
 
     def _audit(self, event: str, vhost: str, queue: Queue, count: int, **what: Any) -> None:
-        self._broker.context.events.happened(
+        self._broker.services.events.happened(
             event, by=self._by, vhost=vhost, queue=queue.name, count=count, **what
         )
 

@@ -332,7 +332,7 @@ class Administration:
         left_out = yield from apply_definitions(
             definitions, self.broker, self.all_users, rows, replaces_policies=replaces_policies
         )
-        events = self.broker.context.events
+        events = self.broker.services.events
         added = [self.broker.vhosts[name] for name in new if name in self.broker.vhosts]
         news = definitions_events(definitions, added, before, rows) if events.is_heard else []
         self.changes.made(

@@ -86,7 +86,7 @@ def set_global_parameter(
     except (ValueError, TypeError, OverflowError) as error:
         raise AdministrationError(f"this cannot be stored: {error}") from error
     event = global_parameter_event(asked.name, asked.value)
-    events = administration.broker.context.events
+    events = administration.broker.services.events
     events.happened("global parameter set", event, by=by, parameter=asked.name)
     yield None
 
@@ -96,7 +96,7 @@ def clear_global_parameter(administration: Administration, by: By, name: str) ->
     if name not in administration.broker.global_parameters.values:
         raise MissingError(f"no global parameter '{name}'")
     administration.broker.global_parameters.define({name: None})
-    events = administration.broker.context.events
+    events = administration.broker.services.events
     event = global_parameter_event(name)
     events.happened("global parameter cleared", event, by=by, parameter=name)
     yield None

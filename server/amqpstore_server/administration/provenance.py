@@ -91,7 +91,7 @@ def of_position(
     if not 0 < at.sequence < store_queue.next_sequence:
         raise MissingError(f"queue '{queue.name}' never had a message at position {position}")
     broker = administration.broker
-    store = broker.context.store
+    store = broker.services.store
     place = QueuePlace(store_queue.id, at.sequence)
     try:
         message_id = Browser(store.stored, store_queue).message_id(at.sequence)
@@ -122,13 +122,13 @@ def _reading(administration: Administration, read: Callable[[], Provenance]) -> 
 
 
 def _reader(broker: Broker, names: Names) -> ProvenanceReader:
-    broker.context.flush_trails()
-    return broker.context.store.provenance.reader(is_copy_in(names), ReadingPace())
+    broker.services.flush_trails()
+    return broker.services.store.provenance.reader(is_copy_in(names), ReadingPace())
 
 
 def _names(broker: Broker) -> Names:
     """Return what finds the names of queues, also in another thread."""
-    queues = broker.context.store.queues
+    queues = broker.services.store.queues
 
     def name_of(queue_id: int) -> TrailQueue:
         queue = queues.get(queue_id)
@@ -165,7 +165,7 @@ def _holder(broker: Broker, place: Mapping[str, Any]) -> Work[dict[str, Any] | N
     if queue is None or not queue.unacked_count:
         return None
     queue_id, sequence = place["queue_id"], place["sequence"]
-    for channel in list(broker.context.ack_timeouts.channels):
+    for channel in list(broker.services.ack_timeouts.channels):
         for delivery in channel.unacked_in(queue):
             run = delivery.run
             if run.first_sequence <= sequence < run.end and delivery.store_queue.id == queue_id:

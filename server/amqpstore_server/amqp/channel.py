@@ -131,7 +131,7 @@ class AmqpChannel:
         """Publish messages, in steps: others may have their turn after each."""
         access, rights = self._context.access, self._topology.publish_rights
         channel = self.broker_channel
-        context = channel.vhost.context
+        services = channel.vhost.services
         for part, target in parts:
             publish = target.publish
             is_replay = publish.exchange == REPLAY_EXCHANGE
@@ -150,7 +150,7 @@ class AmqpChannel:
                 if len(envelope.address[1]) > _FEW_KEYS:
                     yield from channel.vhost.router.searching(envelope)
                 channel.publish(envelope, messages, flags)
-                if context.is_budget_spent:
+                if services.is_budget_spent:
                     yield
                 while channel.publisher.must_wait:
                     yield

@@ -87,11 +87,11 @@ class AmqpConnection(ClientConnection):
         self.state = ConnectionState.GREETING
         self.session: Session | None = None
         """The channels, while the state is OPEN or BLOCKED."""
-        self._context = context = broker.context
+        self._services = services = broker.services
         self._authorization = Authorization(may_impersonate)
         self._negotiation = Negotiation(limits, product, self.log)
         self._told = ConnectionEvents(
-            self.name, self._negotiation, self.log, context, has_tls=has_tls
+            self.name, self._negotiation, self.log, services, has_tls=has_tls
         )
         transacted = UncommittedBytes()
         self._opening = Opening(
@@ -106,7 +106,7 @@ class AmqpConnection(ClientConnection):
         )
         self._receiver = Receiver(limits.frame_max, limits.max_message_bytes)
         self.input = Input(
-            self._receiver, self.outbox, transacted, limits.unfinished_bytes, context
+            self._receiver, self.outbox, transacted, limits.unfinished_bytes, services
         )
         self._renewal = Renewal(self._authorization, self.log)
         self._alarms = alarms
@@ -248,7 +248,7 @@ class AmqpConnection(ClientConnection):
             self.receive(b"", now)
         else:
             self.input.handle(waiting, self, now)
-        self._context.deferred.flush()
+        self._services.deferred.flush()
 
     def block(self) -> None:
         """Send connection.blocked, if the client supports it: what it publishes has to wait."""
@@ -336,7 +336,7 @@ class AmqpConnection(ClientConnection):
 
     def fail(self, failed: Failed, now: float) -> None:
         """Close the channel or the connection, as the kind of error demands."""
-        self._context.deferred.flush()
+        self._services.deferred.flush()
         error = failed.error
         if isinstance(error, FatalFramingError) or self.state not in SERVED:
             if self.state is not ConnectionState.CLOSING and not self.is_finished:
@@ -425,9 +425,9 @@ class AmqpConnection(ClientConnection):
         """Release everything that the connection holds: consumers, unacked messages, exclusive
         queues.
         """
-        self._context.deferred.flush()
+        self._services.deferred.flush()
         self.input.drop()
-        self._context.work["connection closed"] = None
+        self._services.work["connection closed"] = None
         self._told.closed()
         # The session refers back to this connection: clearing it frees both at once.
         session, self.session = self.session, None

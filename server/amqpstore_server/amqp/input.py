@@ -18,7 +18,7 @@ from amqpstore_server.amqp.session import Session, Unfinished
 from amqpstore_server.broker.channels.local_transaction import UncommittedBytes
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.monitoring.faults import FATAL, called
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.clients.client_log import ClientLog
 from amqpstore_server.clients.outbox import MAX_UNREAD_BYTES, Outbox
 from amqpstore_server.protocol import methods
@@ -89,7 +89,7 @@ class Input:
         outbox: Outbox,
         transacted: UncommittedBytes,
         max_unfinished_bytes: int,
-        context: BrokerContext,
+        services: BrokerServices,
     ) -> None:
         self.waiting: list[Event | MoreFrames | Unfinished] = []
         """Events of earlier reads that are not handled yet."""
@@ -106,7 +106,7 @@ class Input:
         self._outbox = outbox
         self._transacted = transacted
         self._max_unfinished_bytes = max_unfinished_bytes
-        self._context = context
+        self._services = services
         self._unfinished: Unfinished | None = None
 
     @property
@@ -176,7 +176,7 @@ class Input:
                 self.message_count += event.last - event.first + 1
                 methods_left -= event.multiple
             else:
-                self._context.deferred.flush()
+                self._services.deferred.flush()
                 if type(event) is ReceivedMethod:
                     self.message_count += 1
                     methods_left -= 1
@@ -190,7 +190,7 @@ class Input:
             self._unfinished = None
         if is_defining:
             self.has_defined = True
-            self._context.commit_definitions()
+            self._services.commit_definitions()
         for channel in published:
             called(channel.confirm_published, channel.failed)
         if self._receiver.contents or self._transacted.byte_count:
@@ -200,11 +200,11 @@ class Input:
         """Note a method before it is handled. Returns whether it, or one before it in the same
         read, changes definitions, which are then stored together.
         """
-        context = self._context
-        context.work[method.name] = None
+        services = self._services
+        services.work[method.name] = None
         if was_defining or method.class_id not in _DEFINING:
             return was_defining
-        context.store.definitions.begin_group()
+        services.store.definitions.begin_group()
         return True
 
     def _handle(

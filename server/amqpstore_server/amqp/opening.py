@@ -183,7 +183,7 @@ class Opening:
             connection.close(ConnectionEvent.REFUSED, refused, now)
             return
         envelopes = Envelopes(user, self._authorization.impersonates)
-        deferred = self._broker.context.deferred
+        deferred = self._broker.services.deferred
         context = ChannelContext(
             name=connection.name,
             log=self._log,

@@ -66,7 +66,7 @@ class Session:
         self._usage = usage
         self._channels: dict[int, AmqpChannel] = {}
         self._simple_targets = context.simple_targets
-        self._message_sizes = context.vhost.context.message_sizes
+        self._message_sizes = context.vhost.services.statistics.message_sizes
         context.access.on_change.add(self._recheck_permissions)
 
     def handle(
@@ -156,7 +156,7 @@ class Session:
             )
         self._usage.open_channel()
         self._channels[number] = AmqpChannel(self.context, number, self._check_consumers)
-        self.context.vhost.context.churn.channel_created += 1
+        self.context.vhost.services.statistics.churn.channel_created += 1
         self._tell_channel("created", number, {"number": number, "user": self.context.access.user})
         self._send(number, methods.ChannelOpenOk())
 
@@ -175,7 +175,7 @@ class Session:
     def _tell_channel(self, what: str, number: int, headers: dict[str, Any]) -> None:
         """Tell that a channel was created or closed."""
         context = self.context
-        events = context.vhost.context.events
+        events = context.vhost.services.events
         if not events.is_heard:
             return
         user = context.access.user
@@ -190,7 +190,7 @@ class Session:
             del self._channels[channel.number]
             self._usage.close_channel()
             self._tell_channel("closed", channel.number, {})
-            self.context.vhost.context.churn.channel_closed += 1
+            self.context.vhost.services.statistics.churn.channel_closed += 1
 
     def contain(self, number: int, error: AmqpError) -> AmqpError | None:
         """Close the channel that an error concerns, and no more if that is enough.
@@ -263,7 +263,7 @@ class Session:
         context = self.context
         channels = list(self._channels.values())
         self._channels.clear()
-        context.vhost.context.churn.channel_closed += len(channels)
+        context.vhost.services.statistics.churn.channel_closed += len(channels)
         try:
             for channel in channels:
                 channel.end(ChannelEvent.END)

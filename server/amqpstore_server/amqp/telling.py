@@ -13,8 +13,8 @@ from typing import Any
 from amqpstore_server.amqp.arguments import plain
 from amqpstore_server.amqp.negotiation import Negotiation
 from amqpstore_server.broker.monitoring.audit import By
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.events import BrokerEvent
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.clients.client_log import ClientLog
 
 _PROTOCOL = "{0,9,1}"
@@ -29,25 +29,26 @@ class ConnectionEvents:
         name: str,
         negotiation: Negotiation,
         log: ClientLog,
-        context: BrokerContext,
+        services: BrokerServices,
         *,
         has_tls: bool,
     ) -> None:
         self._name = name
         self._negotiation = negotiation
         self._log = log
-        self._context = context
+        self._services = services
+        self._statistics = services.statistics
         self._has_tls = has_tls
 
     def logged_in(self) -> None:
         """Tell that its login was granted."""
-        self._context.logins["amqp091", True] += 1
+        self._statistics.logins["amqp091", True] += 1
         fields = {**self._log.fields, "mechanism": self._negotiation.mechanism}
-        self._context.events.noted("login", partial(self._login, granted=True), **fields)
+        self._services.events.noted("login", partial(self._login, granted=True), **fields)
 
     def login_refused(self, reason: str) -> None:
         """Tell that its login was refused. Args: reason, may be empty."""
-        self._context.logins["amqp091", False] += 1
+        self._statistics.logins["amqp091", False] += 1
         negotiation = self._negotiation
         fields = {
             **self._log.fields,
@@ -57,18 +58,18 @@ class ConnectionEvents:
         if reason:
             fields["reason"] = reason
         event = partial(self._login, granted=False)
-        self._context.events.refused("login refused", event, **fields)
+        self._services.events.refused("login refused", event, **fields)
 
     def opened(self, vhost: str) -> None:
         """Tell that it is open."""
-        self._context.churn.connection_created += 1
+        self._statistics.churn.connection_created += 1
         event = partial(self._created, vhost)
-        self._context.events.noted("connection opened", event, **self._log.fields)
+        self._services.events.noted("connection opened", event, **self._log.fields)
 
     def closed(self) -> None:
         """Tell that it was open, and has ended."""
-        self._context.churn.connection_closed += 1
-        events = self._context.events
+        self._statistics.churn.connection_closed += 1
+        events = self._services.events
         if events.is_heard:
             event = BrokerEvent("connection.closed", self._about())
             events.happened("", event, by=By(self._negotiation.login.user, ""))
@@ -108,7 +109,7 @@ class ConnectionEvents:
         headers = {
             "name": self._name,
             "pid": self._name,
-            "node": self._context.node,
+            "node": self._services.node,
             "client_properties": properties,
             "user_who_performed_action": self._negotiation.login.user,
         }

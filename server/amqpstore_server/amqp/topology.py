@@ -77,7 +77,7 @@ class Topology:
         return None
 
     def _carry_out(self, method: methods.Method) -> None:
-        with self._vhost.context.events.acting(self._by):
+        with self._vhost.services.events.acting(self._by):
             TOPOLOGY_HANDLERS[type(method)](self, method)
 
     def _left_of(self, method: methods.Method) -> Unbinding | None:
@@ -291,7 +291,7 @@ class Topology:
         count = queue.backlog.purge()
         if count and queue.durable:
             vhost = self._vhost
-            vhost.context.events.happened(
+            vhost.services.events.happened(
                 "queue purged", vhost=vhost.name, queue=queue.name, count=count
             )
         if not method.no_wait:

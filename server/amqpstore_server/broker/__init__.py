@@ -1,9 +1,9 @@
 """The broker without a protocol: virtual hosts, exchanges, queues, consumers, channels.
 
-Plain synchronous calls on top of the store, with time and randomness passed in (`context`). Nothing
-here knows which protocol a message came through: a front door talks to `Broker`, `VirtualHost` and
-`Channel`, and gets deliveries, returns and confirms through an `Outlet`. The properties of a
-message are kept as AMQP 0-9-1 encodes them, whatever protocol it arrived by.
+Plain synchronous calls on top of the store, with time and randomness passed in (`work.services`).
+Nothing here knows which protocol a message came through: a front door talks to `Broker`,
+`VirtualHost` and `Channel`, and gets deliveries, returns and confirms through an `Outlet`. The
+properties of a message are kept as AMQP 0-9-1 encodes them, whatever protocol it arrived by.
 
 The rooms. Each imports only those before it; a test holds their order:
 

@@ -30,8 +30,8 @@ from amqpstore_server.broker.rights.permissions import Access, grants_any
 from amqpstore_server.broker.rights.quotas import Limits, Quotas
 from amqpstore_server.broker.rules.policy import Policies, Policy
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.limits import LOOK_COST
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.broker.work.steps import batches
 
 _log = logging.getLogger(__name__)
@@ -60,8 +60,9 @@ class Broker:
 
     vhost_type: type[VirtualHost] = VirtualHost
 
-    def __init__(self, context: BrokerContext) -> None:
-        self.context = context
+    def __init__(self, services: BrokerServices) -> None:
+        self.services = services
+        self._agenda = services.agenda
         self.vhosts: dict[str, VirtualHost] = {}
         self.deleted: dict[str, VirtualHost] = {}
         """Virtual hosts that are being deleted: no one can open them, `deleting_vhost` empties
@@ -70,7 +71,7 @@ class Broker:
         self._past = ChannelCounters()
         self._past_departures = Departures()
         """The counts of virtual hosts that were deleted."""
-        store = context.store
+        store = services.store
         names = store.definitions.rows("vhosts")
         if not names:
             _check_owner(store)
@@ -79,7 +80,7 @@ class Broker:
         for name, row in names.items():
             is_deleted = isinstance(row, dict) and _DELETED in row
             vhosts = self.deleted if is_deleted else self.vhosts
-            vhosts[name] = self.vhost_type(name, context)
+            vhosts[name] = self.vhost_type(name, services)
         for name, row in rows_of(store, "vhosts"):
             if vhost := self.vhosts.get(name):
                 vhost.limits = row.get("limits", {})
@@ -155,7 +156,7 @@ class Broker:
     def _store_vhost(self, vhost: VirtualHost, **changed: Any) -> None:
         row = {"limits": dict(vhost.limits), "metadata": dict(vhost.metadata), **changed}
         row = {key: value for key, value in row.items() if value}
-        self.context.store.definitions.define([Change("vhosts", vhost.name, row)])
+        self.services.store.definitions.define([Change("vhosts", vhost.name, row)])
 
     def counters(self) -> ChannelCounters:
         """Return what has passed through all channels since the start."""
@@ -192,7 +193,7 @@ class Broker:
         for vhost_name, name, count in lost:
             vhost = self.vhosts.get(vhost_name)
             if vhost is None:
-                totals, log = self._past_departures, self.context.departures
+                totals, log = self._past_departures, self.services.statistics.departures
                 gone = QueueDepartures(vhost_name, name, totals, log)
                 gone.note(Departure.LOST_AT_RESTART, count)
                 gone.closed()
@@ -216,29 +217,27 @@ class Broker:
         """Whether a queue has been touched since the last `pump`, messages have arrived, or there
         is work in the background.
         """
-        context = self.context
+        agenda = self._agenda
         return bool(
-            context.touched
-            or context.freed
-            or context.arrivals
-            or context.unfinished
-            or context.late_drops
-            or context.background
+            agenda.touched
+            or agenda.freed
+            or agenda.arrivals
+            or agenda.unfinished
+            or agenda.late_drops
+            or agenda.background
         )
 
     @property
     def has_more(self) -> bool:
         """Whether `pump` has left work for the next round."""
-        context = self.context
-        return bool(
-            context.touched or context.unfinished or context.late_drops or context.background
-        )
+        agenda = self._agenda
+        return bool(agenda.touched or agenda.unfinished or agenda.late_drops or agenda.background)
 
     @property
     def only_moves_are_left(self) -> bool:
         """Whether nothing is left but to move and drop messages that may wait."""
-        context = self.context
-        return not (context.touched or context.late_drops or context.background)
+        agenda = self._agenda
+        return not (agenda.touched or agenda.late_drops or agenda.background)
 
     def pump(self, *, collects: bool = False, must_moves_wait: bool = False) -> float:
         """Have every queue that was touched hand out what it can, and do a step of the work in the
@@ -247,68 +246,68 @@ class Broker:
         Args: collects, whether queues that only got messages wait for more of them;
         must_moves_wait, whether no messages are moved or dropped.
         """
-        context = self.context
-        if context.deferred.entries:
-            context.deferred.flush()
-        if context.background:
+        services, agenda = self.services, self._agenda
+        if services.deferred.entries:
+            services.deferred.flush()
+        if agenda.background:
             called(self._take_step)
-        if not collects and context.arrivals:
-            context.touched.update(context.arrivals)
-            context.arrivals.clear()
-        context.handed_out = context.spent = 0
-        context.are_moves_paused = must_moves_wait
-        if context.late_drops:
+        if not collects and agenda.arrivals:
+            agenda.touched.update(agenda.arrivals)
+            agenda.arrivals.clear()
+        agenda.handed_out = agenda.spent = 0
+        services.moves.are_paused = must_moves_wait
+        if agenda.late_drops:
             self._drop_late()
-        if context.unfinished and not must_moves_wait:
+        if agenda.unfinished and not must_moves_wait:
             self._go_on()
-        if context.freed:
-            context.touch_freed()
-        touched = list(context.touched)
-        context.touched.clear()
-        most = context.limits.max_handed_out
-        most_spent = context.spent + context.limits.round_budget
-        most_pumped = context.limits.max_pumped
+        if agenda.freed:
+            agenda.touch_freed()
+        touched = list(agenda.touched)
+        agenda.touched.clear()
+        most = services.limits.max_handed_out
+        most_spent = agenda.spent + services.limits.round_budget
+        most_pumped = services.limits.max_pumped
         for index, queue in enumerate(touched):
-            if context.handed_out >= most or context.spent >= most_spent or index == most_pumped:
+            if agenda.handed_out >= most or agenda.spent >= most_spent or index == most_pumped:
                 # A backlog must not be handed out, or thousands of queues drop messages, while
                 # everybody else waits. The remaining queues come first in the next round.
-                context.touched = {**dict.fromkeys(touched[index:]), **context.touched}
+                agenda.touched = {**dict.fromkeys(touched[index:]), **agenda.touched}
                 break
             queue.pump(yields=True)
-        spent, context.spent = context.spent, 0
+        spent, agenda.spent = agenda.spent, 0
         return spent
 
     def _go_on(self) -> None:
         """Let queues move and drop messages that could not go in earlier rounds."""
-        context = self.context
-        most = context.limits.max_handed_out
-        for _ in range(len(context.unfinished)):
-            if context.must_moves_wait or context.handed_out >= most:
+        services, agenda = self.services, self._agenda
+        most = services.limits.max_handed_out
+        for _ in range(len(agenda.unfinished)):
+            if services.moves.must_wait or agenda.handed_out >= most:
                 return
-            queue, _ = context.unfinished.popitem(last=False)
-            context.touched.pop(queue, None)
-            context.spent += LOOK_COST
+            queue, _ = agenda.unfinished.popitem(last=False)
+            agenda.touched.pop(queue, None)
+            agenda.spent += LOOK_COST
             queue.pump(yields=True)
 
     def _drop_late(self) -> None:
         """Let queues drop what is too much since publishes to many queues: with half of the budget,
         as others may have messages to move.
         """
-        context = self.context
-        context.work["max-length"] = None
-        while context.late_drops and context.spent < context.limits.round_budget // 2:
-            context.spent += LOOK_COST
-            next(iter(context.late_drops)).drop_late()
+        services, agenda = self.services, self._agenda
+        services.work["max-length"] = None
+        while agenda.late_drops and agenda.spent < services.limits.round_budget // 2:
+            agenda.spent += LOOK_COST
+            next(iter(agenda.late_drops)).drop_late()
 
     def _take_step(self) -> None:
-        work = self.context.background.popleft()
+        work = self._agenda.background.popleft()
         for _ in work:
-            self.context.background.append(work)
+            self._agenda.background.append(work)
             return
 
     def read_again(self) -> None:
         """Retry messages that could not be read. To be called about once a second."""
-        counts = self.context.store.read_again()
+        counts = self.services.store.read_again()
         if not counts:
             return
         queues = queues_by_store_id(self._all_vhosts)
@@ -321,7 +320,7 @@ class Broker:
 
         Returns whether there were any.
         """
-        return self.context.ack_timeouts.look(self.context.clock.monotonic_ms())
+        return self.services.ack_timeouts.look(self.services.clock.monotonic_ms())
 
     # Definitions by an operator; durable on return.
 
@@ -355,7 +354,7 @@ class Broker:
         for (name, is_operator), policies in defined.policies.items():
             known = Policies(name) if name in new else self.vhosts[name].policies
             changes += known.changes(policies, operator=is_operator)
-        self.context.store.definitions.define([*changes, *others])
+        self.services.store.definitions.define([*changes, *others])
         self._have_permissions(rows)
         # Taken now: a virtual host may be deleted between two steps.
         changed = [
@@ -368,7 +367,7 @@ class Broker:
         left = list(new)
         try:
             for some in batches(left, _CREATED_AT_ONCE):
-                self.context.work["vhosts"] = None
+                self.services.work["vhosts"] = None
                 changed += self._create(some, defined)
                 if left:
                     yield
@@ -384,7 +383,7 @@ class Broker:
         created = []
         for name in names:
             if name not in self.vhosts:
-                vhost = self.vhosts[name] = self.vhost_type(name, self.context)
+                vhost = self.vhosts[name] = self.vhost_type(name, self.services)
                 _have_policies(vhost, defined)
                 created.append(vhost)
         return created
@@ -423,7 +422,7 @@ class Broker:
         changes += [Change("permissions", key, None) for key in rows]
         for is_operator in (False, True):
             changes += vhost.policies.changes([], operator=is_operator)
-        self.context.store.definitions.define(changes)
+        self.services.store.definitions.define(changes)
         self.deleted[name] = self.vhosts.pop(name)
         self._have_permissions(rows)
         for key in rows:
@@ -433,7 +432,7 @@ class Broker:
         """Remove what is in a virtual host of `deleted`, in steps, and then its name."""
         yield from deleting_all(self.deleted[name])
         # Last: a crash before it leaves the mark, with which the next start goes on.
-        self.context.store.definitions.define([Change("vhosts", name, None)])
+        self.services.store.definitions.define([Change("vhosts", name, None)])
         self._past.add(self.deleted[name].counters)
         self._past_departures.add(self.deleted[name].departures)
         del self.deleted[name]
@@ -448,7 +447,7 @@ class Broker:
 
     def _stored(self, table: str) -> Iterator[tuple[VirtualHost, str, Any]]:
         """Yield the usable rows of a table, each with its virtual host and its key."""
-        for key, row in rows_of(self.context.store, table):
+        for key, row in rows_of(self.services.store, table):
             if is_global(row):
                 continue
             if vhost := self._any_vhost(row["vhost"]):
@@ -458,7 +457,7 @@ class Broker:
 
     def end_purges(self) -> None:
         """End all purges that could be undone: the disk is nearly full, and this frees some."""
-        if not self.context.store.purged:
+        if not self.services.store.purged:
             return
         for vhost in self._all_vhosts:
             for queue in vhost.queues.values():

@@ -82,8 +82,8 @@ from amqpstore_server.broker.transactions.history import Histories
 from amqpstore_server.broker.transactions.replay import Replays
 from amqpstore_server.broker.transactions.waiting_letters import WaitingLetters
 from amqpstore_server.broker.weak_references import weak_method
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.events import EVENT_EXCHANGE, BrokerEvent
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.protocol.content import REPLY_TO
 
 if TYPE_CHECKING:
@@ -95,9 +95,10 @@ _log = logging.getLogger(__name__)
 class VirtualHost:
     """Virtual host `name`. Changes of durable definitions are in the store when a call returns."""
 
-    def __init__(self, name: str, context: BrokerContext) -> None:
+    def __init__(self, name: str, services: BrokerServices) -> None:
         self.name = name
-        self.context = context
+        self.services = services
+        self._statistics = services.statistics
         self.limits: Limits = {}
         """The limits that its operator has set, by RabbitMQ's names: see `quotas`."""
         self.metadata: Mapping[str, Any] = {}
@@ -108,41 +109,41 @@ class VirtualHost:
         self.departures = Departures()
         """Counts of messages that have left its queues, deleted ones among them."""
         self.owned_queues = OwnedQueues(
-            context, partial(weak_method(self.delete_queue), reason=Departure.OWNER_GONE)
+            services, partial(weak_method(self.delete_queue), reason=Departure.OWNER_GONE)
         )
         bindings = Bindings()
-        self.removals = Removals(name, context, bindings)
-        self.router = Router(name, self.exchanges, self.queues, context)
+        self.removals = Removals(name, services, bindings)
+        self.router = Router(name, self.exchanges, self.queues, services)
         self.waiting_letters = WaitingLetters(
-            context, self.router, self.queues, weak_method(self._create_letters)
+            services, self.router, self.queues, weak_method(self._create_letters)
         )
-        self.dead_letters = DeadLetters(context, self.router, self.waiting_letters)
+        self.dead_letters = DeadLetters(services, self.router, self.waiting_letters)
         self.policies = Policies(name)
-        self.histories = Histories(context, self.queues, weak_method(self._create_history))
+        self.histories = Histories(services, self.queues, weak_method(self._create_history))
         self.policy_settings = PolicySettings(
-            *(context, self.policies, self.exchanges, self.queues, self.router),
+            *(services, self.policies, self.exchanges, self.queues, self.router),
             *(self.histories, self.waiting_letters),
         )
-        self.replays = Replays(context, self.queues, self.histories)
-        exchange_queues = ExchangeQueues(context, self.router, self.dead_letters)
+        self.replays = Replays(services, self.queues, self.histories)
+        exchange_queues = ExchangeQueues(services, self.router, self.dead_letters)
         self._ways_out: dict[str, WayOut] = {DelayQueue.kind: exchange_queues.release}
         """How messages leave queues of each kind, if not as dead letters."""
-        self._notes = DefinitionNotes(name, context)
+        self._notes = DefinitionNotes(name, services.clock)
         self.exchange_definitions = ExchangeDefinitions(self, self._notes)
         self.bindings = BindingDefinitions(self, bindings, exchange_queues)
         # Not counted as what clients publish.
-        own = Publisher(context, self.dead_letters, self.replays, CLOSED, ChannelCounters())
+        own = Publisher(services, self.dead_letters, self.replays, CLOSED, ChannelCounters())
         copies = OwnPublishes(
-            context, self.router, own, "the copies of the firehose", COPIES_AT_ONCE, keeps_up=True
+            services, self.router, own, "the copies of the firehose", COPIES_AT_ONCE, keeps_up=True
         )
-        self.firehose = Firehose(name, context, self.exchanges, copies)
+        self.firehose = Firehose(name, services, self.exchanges, copies)
         self.branches = Branches(
-            *(name, context, self.dead_letters, self.firehose),
+            *(name, services, self.dead_letters, self.firehose),
             weak_method(self.note_without_queue),
         )
         if exchange := self.exchanges.get(EVENT_EXCHANGE):
-            events = OwnPublishes(context, self.router, own, "events", EVENTS_AT_ONCE)
-            context.events.listen(exchange, EventMessages(context.clock, events).publish)
+            events = OwnPublishes(services, self.router, own, "events", EVENTS_AT_ONCE)
+            services.events.listen(exchange, EventMessages(services.clock, events).publish)
 
     @property
     def counters(self) -> ChannelCounters:
@@ -161,7 +162,7 @@ class VirtualHost:
     def happened(self, line: str, key: str, headers: Mapping[str, Any], **said: str) -> None:
         """Tell that something has changed here. Args: as of `BrokerEvents.happened`."""
         event = BrokerEvent(key, {**headers, "vhost": self.name})
-        self.context.events.happened(line, event, by=None, vhost=self.name, **said)
+        self.services.events.happened(line, event, by=None, vhost=self.name, **said)
 
     # Queues.
 
@@ -191,14 +192,14 @@ class VirtualHost:
         virtual host, if it can be of that.
         Raises: AccessRefusedError, ResourceLockedError, SetAsideError, PreconditionFailedError.
         """
-        self.context.churn.queue_declared += 1
+        self._statistics.churn.queue_declared += 1
         name = without_line_ends(name)
         survives = durable and not exclusive
         is_quorum_by_default = self.metadata.get(DEFAULT_QUEUE_TYPE) == QUORUM
         if is_quorum_by_default and QUEUE_TYPE not in arguments and survives and not auto_delete:
             arguments = {**arguments, QUEUE_TYPE: QUORUM}
         if not name:
-            name = f"{RESERVED_PREFIX}gen-{self.context.make_name()}"
+            name = f"{RESERVED_PREFIX}gen-{self.services.make_name()}"
         elif queue := self.existing_queue(name):
             queue.check_owner(connection, exclusive=exclusive)
             queue.check_served(self.name)
@@ -214,7 +215,7 @@ class VirtualHost:
             queue.used()
             return queue
         else:
-            check_name("queue", name, self.name, self.context.name_rule)
+            check_name("queue", name, self.name, self.services.name_rule)
         what = f"queue '{name}' in vhost '{self.name}'"
         accepted.check_arguments(Place.QUEUE, arguments, what)
         check_arguments(what, arguments)
@@ -262,7 +263,7 @@ class VirtualHost:
 
     def reply_queue(self, connection: object) -> Queue:
         """Create a queue for a channel's direct replies, which is deleted with its consumer."""
-        name = f"{REPLY_TO}.{self.context.make_name()}"
+        name = f"{REPLY_TO}.{self.services.make_name()}"
         return self.create_queue(
             name, ReplyQueue.kind, durable=False, auto_delete=True, owner=connection
         )
@@ -291,8 +292,8 @@ class VirtualHost:
             definition["kind"] = kind
         if durable and (unbinding := self.removals.queues.get(name)):
             unbinding.finish()
-        store_queue = self.context.store.create_queue(definition, durable=durable, changes=changes)
-        self.context.churn.queue_created += not kind
+        store_queue = self.services.store.create_queue(definition, durable=durable, changes=changes)
+        self._statistics.churn.queue_created += not kind
         return self.add_queue(store_queue, durable=durable, owner=owner)
 
     def add_queue(
@@ -302,11 +303,11 @@ class VirtualHost:
         definition: Any = store_queue.definition
         name = served_name(definition)
         queue_class = QUEUE_KINDS[kind_of(definition)]
-        departures = QueueDepartures(self.name, name, self.departures, self.context.departures)
+        departures = QueueDepartures(self.name, name, self.departures, self._statistics.departures)
         if queue_class.has_copies:
             departures = QueueDepartures(self.name, name, Departures(), None)
         queue = queue_class(
-            self.context,
+            self.services,
             store_queue,
             name,
             durable=durable,
@@ -325,7 +326,7 @@ class VirtualHost:
 
     def note_without_queue(self, name: str, reason: Departure, count: int) -> None:
         """Count messages as left whose queue, of that name, does not exist any more."""
-        gone = QueueDepartures(self.name, name, self.departures, self.context.departures)
+        gone = QueueDepartures(self.name, name, self.departures, self._statistics.departures)
         gone.note(reason, count)
         gone.closed()
 
@@ -346,7 +347,7 @@ class VirtualHost:
         Raises: AccessRefusedError (it is the broker's own), PreconditionFailedError.
         """
         self.check_usable(queue)
-        if queue in self.context.late_drops:
+        if queue in self.services.agenda.late_drops:
             queue.drop_late()  # perhaps to another queue
         if if_unused and queue.consumers:
             raise PreconditionFailedError(f"queue '{queue.name}' in vhost '{self.name}' in use")

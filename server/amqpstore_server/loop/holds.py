@@ -2,7 +2,7 @@
 them.
 
 Everybody waits while one turn runs, so no work may take long in one go. What may be long notes its
-name in `BrokerContext.work`; a turn in which nothing was noted is traffic.
+name in `BrokerServices.work`; a turn in which nothing was noted is traffic.
 """
 
 from __future__ import annotations

@@ -108,22 +108,23 @@ class LoopRounds:
     def run_once(self, committer: Committer, now: float) -> None:
         """Read from the sockets that are readable, and do what follows from that."""
         self._is_running = True
-        context = self._broker.context
-        context.read_s = began_s = time.perf_counter()
-        context.spent = 0
+        services = self._broker.services
+        agenda = services.agenda
+        agenda.read_s = began_s = time.perf_counter()
+        agenda.spent = 0
         if began_s >= self._probe_at_s:
             self._probe_at_s = began_s + self._limits.probing_s
-            context.probes.is_due = True
+            services.statistics.probes.is_due = True
         try:
-            context.joins_reads = True
+            agenda.joins_reads = True
             try:
                 is_busy = self._sockets.read(now)
-                if context.deferred.entries:
-                    context.deferred.flush()
+                if services.deferred.entries:
+                    services.deferred.flush()
             finally:
-                context.joins_reads = False
-            if context.has_definitions:
-                context.has_definitions = False
+                agenda.joins_reads = False
+            if agenda.has_definitions:
+                agenda.has_definitions = False
                 self._commit_definitions()
             if is_busy or self._switch_interval.is_long:
                 self._switch_interval.after_round(now, is_busy=is_busy)
@@ -148,7 +149,7 @@ class LoopRounds:
         meanwhile either, so it counts as part of their reads.
         """
         began_s = time.perf_counter()
-        self._broker.context.store.definitions.end_group()
+        self._broker.services.store.definitions.end_group()
         took_s = time.perf_counter() - began_s
         self._sockets.charge(took_s)
         definers, self._definers = self._definers, []
@@ -161,20 +162,20 @@ class LoopRounds:
         """Hand out messages, start a batch, and send."""
         has_work = self._broker.has_work
         if has_work:
-            context = self._broker.context
-            most = context.limits.max_handed_out
-            deferred = context.deferred
+            services = self._broker.services
+            agenda, deferred = services.agenda, services.deferred
+            most = services.limits.max_handed_out
             for _ in range(self._limits.max_pumps):
                 self._pump(collects=collects)
-                deferred.copies -= context.handed_out
-                is_all = context.handed_out < most or not context.touched
+                deferred.copies -= agenda.handed_out
+                is_all = agenda.handed_out < most or not agenda.touched
                 if deferred.copies <= 0 or (is_all and not collects):
                     deferred.copies = 0
                 if is_all or not deferred.copies:
                     break
         if has_work or is_busy:
             committer.commit(promised_only=True)
-        if self._broker.context.store.upkeep.free_memory():
+        if self._broker.services.store.upkeep.free_memory():
             self._sockets.return_in(0.0)
         if self._senders:
             self._send(now)

@@ -62,7 +62,7 @@ class SocketConnection:
         self.peer_port: int = address[1]
         self.local: tuple[str, int] = sock.getsockname()[:2]
         """The address that the client connected to."""
-        self.connected_ms = broker.context.clock.wall_ms()
+        self.connected_ms = broker.services.clock.wall_ms()
         self._tls_handshakes = tls_handshakes
         self._accepted_at = trio.current_time()
         has_tls = tls_context is not None
@@ -172,7 +172,7 @@ class SocketConnection:
             self._socket.close()
             visitor.leave()
             del self._login.visitor
-            self._broker.context.octets.add(self.amqp.octets)
+            self._broker.services.statistics.octets.add(self.amqp.octets)
             self.amqp.log.info("connection closed")
 
     async def _secure(self, tls: TlsSocket) -> bool:
@@ -252,7 +252,7 @@ class SocketConnection:
         if not self._reading.is_drained and not self.amqp.has_unacked:
             self._reading.drain(is_drained=True)
             # After all confirms, and commit-oks, for what was read.
-            self._broker.context.when_durable(self._close_drained)
+            self._broker.services.when_durable(self._close_drained)
         return True
 
     def _close_drained(self) -> None:

@@ -191,7 +191,7 @@ class Call:
         if not lines:
             return
         self.note(lines)
-        now = self.context.broker.context.clock.wall_ms() / 1000
+        now = self.context.broker.services.clock.wall_ms() / 1000
         if self.context.notes_limit.passes(self.identity.user, now):
             extra = {
                 "request": f"{self.request.method} {self.request.url.path}",

@@ -193,7 +193,7 @@ def owner_row(context: ManagementContext, owner: object) -> dict[str, Any]:
 def consumer_row(context: ManagementContext, open_consumer: OpenConsumer) -> dict[str, Any]:
     """Return the row of a consumer."""
     connection, channel, consumer = open_consumer
-    queue, broker = consumer.queue, context.broker.context
+    queue, broker = consumer.queue, context.broker.services
     is_active = consumer in queue.consumers.active
     waits = "single_active" if queue.settings.single_active_consumer else "up"
     return {

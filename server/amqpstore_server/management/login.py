@@ -128,13 +128,13 @@ class HttpLogins:
                 user = ""
             case _:
                 raise _unauthenticated("Login required")
-        self._context.broker.context.logins["http", checked.granted] += 1
+        self._context.broker.services.statistics.logins["http", checked.granted] += 1
         rights = checked.rights
         if rights is not None:
             user = rights.user
         if not checked.granted:
             why = {"reason": checked.reason} if checked.reason else {}
-            self._context.broker.context.events.refused(
+            self._context.broker.services.events.refused(
                 "login refused",
                 partial(_event, "failure", user, peer),
                 peer=_shown(peer),
@@ -188,7 +188,7 @@ class HttpLogins:
             del self._logged[next(iter(self._logged))]
         self._logged.pop(key, None)
         self._logged[key] = now + _LOG_EVERY_S
-        self._context.broker.context.events.noted(
+        self._context.broker.services.events.noted(
             "login",
             partial(_event, "success", user, peer),
             peer=_shown(peer),

@@ -47,7 +47,7 @@ def exchange_type_rows(context: ManagementContext) -> list[dict[str, Any]]:
     """Return the exchange types that there are."""
     return [
         {"name": name, "description": _first_line(one.__doc__), "enabled": True}
-        for name, one in sorted(context.broker.context.exchange_types.items())
+        for name, one in sorted(context.broker.services.exchange_types.items())
     ]
 
 
@@ -74,7 +74,7 @@ def context_rows(context: ManagementContext) -> list[dict[str, Any]]:
 def node_row(context: ManagementContext) -> dict[str, Any]:
     """Return the figures of the node."""
     config = context.config()
-    store = context.broker.context.store
+    store = context.broker.services.store
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     limit = context.alarms.watermark_bytes
     measures = store.measures
@@ -148,7 +148,7 @@ _MEMORY_PARTS = (
 
 
 def _memory_parts(context: ManagementContext, used: int) -> dict[str, int]:
-    store = context.broker.context.store
+    store = context.broker.services.store
     messages = min(store.memory.all_bytes, used)
     return {
         **dict.fromkeys(_MEMORY_PARTS, 0),
@@ -176,7 +176,7 @@ def relative_memory_row(context: ManagementContext) -> dict[str, int]:
 
 def login_rows(context: ManagementContext) -> list[dict[str, Any]]:
     """Return how often clients have tried to log in, by protocol."""
-    logins = context.broker.context.logins
+    logins = context.broker.services.statistics.logins
     return [
         {
             "protocol": protocol,

@@ -21,7 +21,7 @@ def troubles(source: MetricsSource, *, is_stopping: bool) -> list[str]:
     found = []
     if is_stopping:
         found.append("the broker is stopping")
-    store = source.broker.context.store
+    store = source.broker.services.store
     if store.failure is not None:
         found.append("the disk has failed")
     if store.space.problem:

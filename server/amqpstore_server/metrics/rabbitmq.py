@@ -192,7 +192,7 @@ def families(source: MetricsSource) -> Families:
     yield from _global(source)
     yield from _logins(source)
     described = Described(f"{_PREFIX}message_size_bytes", "Size of messages from publishers")
-    yield histogram(described, source.broker.context.message_sizes, PROTOCOL)
+    yield histogram(described, source.broker.services.statistics.message_sizes, PROTOCOL)
     for values in (_gauges(source), _counted(source), _process(source)):
         for name, help_text, value in values:
             yield single(Described(_PREFIX + name, help_text), value)
@@ -249,7 +249,7 @@ def _global(source: MetricsSource) -> Families:
         name = f"{prefix}messages_dead_lettered_{reason}_total"
         letters = family(Described(name, f"Messages that left a queue: {help_text}"))
         for strategy in LetterStrategy:
-            count = source.broker.context.dead_letters[reason, strategy]
+            count = source.broker.services.statistics.dead_letters[reason, strategy]
             labels = {"queue_type": CLASSIC, "dead_letter_strategy": strategy.value}
             letters.add_sample(name, labels, count)
         yield letters
@@ -258,7 +258,7 @@ def _global(source: MetricsSource) -> Families:
         "Dead letters that waited, and have arrived in all of their queues",
     )
     labels = {"queue_type": CLASSIC, "dead_letter_strategy": LetterStrategy.AT_LEAST_ONCE.value}
-    yield single(described, source.broker.context.arrived_letters, labels)
+    yield single(described, source.broker.services.statistics.arrived_letters, labels)
     publishers = sum([one.counters.publish > 0 for one in _all_channels(source)])
     described = Described(f"{prefix}publishers", "Channels that have published")
     yield single(described, publishers, PROTOCOL)
@@ -268,7 +268,7 @@ def _global(source: MetricsSource) -> Families:
 
 def _logins(source: MetricsSource) -> Families:
     """Yield how often clients have tried to log in, in all and by the outcome."""
-    logins = source.broker.context.logins
+    logins = source.broker.services.statistics.logins
     for outcome, help_text, counted in (
         ("", "Logins", (True, False)),
         ("succeeded_", "Right logins", (True,)),
@@ -317,12 +317,12 @@ def _gauges(source: MetricsSource) -> Values:
 
 def _counted(source: MetricsSource) -> Values:
     """Yield what has happened since the start."""
-    counters, context = source.broker.counters(), source.broker.context
-    measures = context.store.measures
+    counters, services = source.broker.counters(), source.broker.services
+    measures = services.store.measures
     for name, field, help_text in _CHANNELS:
         yield name, help_text, getattr(counters, field)
     for name, field, help_text in _CHURN:
-        yield name, help_text, getattr(context.churn, field)
+        yield name, help_text, getattr(services.statistics.churn, field)
     routed = counters.publish - counters.return_unroutable - counters.drop_unroutable
     yield "queue_messages_published_total", "Messages that clients published to queues", routed
     octets = source.sampler.octets()
@@ -344,13 +344,13 @@ def _counted(source: MetricsSource) -> Values:
 
 def _process(source: MetricsSource) -> Values:
     """Yield what the process uses, and what it may use."""
-    alarms, figures = source.alarms, source.broker.context.store.statistics.figures()
+    alarms, figures = source.alarms, source.broker.services.store.statistics.figures()
     yield from process_values(figures.free_bytes, figures.least_free_bytes, source.began_s)
     sockets = len(list(source.connections()))
     yield "process_open_tcp_sockets", "Connected clients", sockets
     limit = alarms.watermark_bytes or available_bytes()
     yield "resident_memory_limit_bytes", "Memory above which publishers wait", limit
     yield "alarms_memory_used_watermark", "1 while memory is short", alarms.is_memory_low
-    is_disk_low = source.broker.context.store.space.is_low
+    is_disk_low = source.broker.services.store.space.is_low
     yield "alarms_free_disk_space_watermark", "1 while the disk is nearly full", is_disk_low
     yield "alarms_file_descriptor_limit", "Always 0: clients are refused before that", 0

@@ -19,7 +19,7 @@ def families(source: MetricsSource) -> Families:
     """Yield all of them."""
     yield from _histograms(source)
     yield from _departures(source)
-    figures = source.broker.context.store.statistics.figures()
+    figures = source.broker.services.store.statistics.figures()
     for values in (_log(figures), _memory(source, figures), _work(source), _start(figures)):
         for name, help_text, value in values:
             yield single(Described(_PREFIX + name, help_text), value)
@@ -58,8 +58,8 @@ def unknown_families(names: Collection[str]) -> Families:
 
 
 def _histograms(source: MetricsSource) -> Families:
-    context = source.broker.context
-    measures = context.store.measures
+    services = source.broker.services
+    measures = services.store.measures
     for name, help_text, measured in (
         ("sync_duration_seconds", "Time of an fdatasync of the log", measures.sync_s),
         ("batch_messages", "Messages that one fdatasync made durable", measures.batch_messages),
@@ -67,12 +67,12 @@ def _histograms(source: MetricsSource) -> Families:
         (
             "confirm_latency_seconds",
             "Time from the read that brought a message to its confirm",
-            context.confirm_s,
+            services.statistics.confirm_s,
         ),
         (
             "delivery_latency_seconds",
             "Time from the read that brought a message to its delivery, of some messages",
-            context.probes.delivery_s,
+            services.statistics.probes.delivery_s,
         ),
         (
             "event_loop_turn_seconds",
@@ -130,13 +130,13 @@ def _memory(source: MetricsSource, figures: StoreFigures) -> Values:
 
 
 def _work(source: MetricsSource) -> Values:
-    measures = source.broker.context.store.measures
+    measures = source.broker.services.store.measures
     yield "compacted_bytes_total", "Bytes read and written by compaction", measures.compacted_bytes
     yield "freed_bytes_total", "Bytes freed by compaction", measures.freed_bytes
     yield "rejected_messages_total", "Messages rejected", source.broker.counters().reject
     yield "requeued_messages_total", "Messages requeued", source.broker.counters().requeue
     yield "queues_set_aside", "Queues that have failed", len(source.broker.set_aside)
-    report = source.broker.context.store.recovery_report
+    report = source.broker.services.store.recovery_report
     yield (
         "needs_repair",
         "1 if a start has found damage, or missed something, that a repair settles",

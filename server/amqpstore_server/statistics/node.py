@@ -19,7 +19,7 @@ NODE_FIELDS = (
 
 def node_values(broker: Broker, connections: int) -> tuple[int, ...]:
     """Return the values of `NODE_FIELDS`."""
-    store = broker.context.store
+    store = broker.services.store
     measures = store.measures
     syncs = sum(measures.sync_s.buckets)
     usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -233,7 +233,7 @@ class Sampler:
         """The counts of the last pass over the totals."""
         self._broker = broker
         self._connections = connections
-        self._clock = broker.context.clock
+        self._clock = broker.services.clock
         self._octets: dict[OctetCounters, tuple[int, ...]] = {}
         self._octets_of: dict[str, list[int]] = {}
         self._lengths: dict[str, tuple[int, int, int]] = {}
@@ -248,9 +248,9 @@ class Sampler:
         self._latencies = {
             name: RecentLatency(histogram)
             for name, histogram in (
-                ("sync", broker.context.store.measures.sync_s),
-                ("confirm", broker.context.confirm_s),
-                ("delivery", broker.context.probes.delivery_s),
+                ("sync", broker.services.store.measures.sync_s),
+                ("confirm", broker.services.statistics.confirm_s),
+                ("delivery", broker.services.statistics.probes.delivery_s),
             )
         }
         self._objects = (self.queues, self.channels, self.connections, self.exchanges)
@@ -289,7 +289,7 @@ class Sampler:
     def octets(self) -> OctetCounters:
         """Return what all connections, also those that have ended, received and sent."""
         total = OctetCounters()
-        total.add(self._broker.context.octets)
+        total.add(self._broker.services.statistics.octets)
         for one in self._connections():
             total.add(one.octets)
         return total
@@ -329,7 +329,7 @@ class Sampler:
 
     def _sum_up(self) -> Iterator[None]:
         in_memory = consumers = paged_in_all = paged_bytes = 0
-        unreadable = self._broker.context.store.statistics.unreadable()
+        unreadable = self._broker.services.store.statistics.unreadable()
         messages = MessageSums()
         queues = self.all_queues()
         for index, queue in enumerate(queues, 1):
@@ -410,7 +410,7 @@ class Sampler:
 
     def total_values(self) -> tuple[int, ...]:
         """Return the values of `TOTAL_FIELDS`, as `vhost_values` does."""
-        context = self._broker.context
+        services = self._broker.services
         ready = sum([lengths[0] for lengths in self._lengths.values()])
         unacked = sum([lengths[1] for lengths in self._lengths.values()])
         messages = sum([sum(lengths) for lengths in self._lengths.values()])
@@ -418,8 +418,8 @@ class Sampler:
             *_channel(self._broker.counters()),
             *(ready, unacked, messages),
             *_octets(self.octets()),
-            *_churn(context.churn),
-            *(context.store.measures.read_messages, context.store.measures.written_messages),
+            *_churn(services.statistics.churn),
+            *(services.store.measures.read_messages, services.store.measures.written_messages),
         )
 
 

@@ -107,7 +107,7 @@ class Statistics:
         seen = self._sampler.queues.seen(queue.counters)
         if seen is None or seen.values != queue_values(queue):
             return None
-        clock = self._broker.context.clock
+        clock = self._broker.services.clock
         return clock.wall_ms() - (clock.monotonic_ms() - seen.changed_ms)
 
     def queue_number(self, path: Sequence[str]) -> Callable[[Queue], float] | None:
@@ -161,7 +161,7 @@ class Statistics:
     def _report(
         self, fields: tuple[str, ...], values: Collection[int], series: list[CounterSeries]
     ) -> CounterReport:
-        clock = self._broker.context.clock
+        clock = self._broker.services.clock
         return CounterReport(
             fields, [*values], series, Times(clock.monotonic_ms(), clock.wall_ms())
         )

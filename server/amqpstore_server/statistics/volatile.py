@@ -85,7 +85,8 @@ class VolatileFile:
             broker.note_lost_before(lost.queues)
             as_of = datetime.fromtimestamp(lost.time_ms / 1000, UTC).isoformat(timespec="seconds")
             # Who was killed could not say what there was in the end.
-            broker.context.departures.write(**({} if lost.is_final else {"as_of": as_of}))
+            departures = broker.services.statistics.departures
+            departures.write(**({} if lost.is_final else {"as_of": as_of}))
 
     async def keep(
         self,

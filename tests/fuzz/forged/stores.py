@@ -28,7 +28,7 @@ from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES
 from amqpstore_server.broker.rights.permissions import ALL
 from amqpstore_server.broker.rules.policy import Policy
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.logins.users import Users
 from tests.fuzz.forged.forger import Forger
 from tests.unit.check.stores import OPTIONS
@@ -48,14 +48,14 @@ def opened(directory: str) -> Store:
 
 def broker_of(store: Store) -> Broker:
     """The broker on top of a store, without its doors."""
-    context = BrokerContext(
+    services = BrokerServices(
         store,
         clock=store.clock,
         random=random.Random("forged").random,
         make_name=lambda: "made",
         exchange_types=EXCHANGE_TYPES,
     )
-    return Broker(context)
+    return Broker(services)
 
 
 def make_store(directory: str, seed: int) -> None:

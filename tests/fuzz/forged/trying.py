@@ -77,7 +77,7 @@ def serve(directory: str) -> None:
     try:
         broker = broker_of(store)
         Users(store)
-        broker.context.run_timers()
+        broker.services.run_timers()
         broker.pump()
         for vhost in broker.vhosts.values():
             for queue in vhost.queues.values():

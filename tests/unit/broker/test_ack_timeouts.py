@@ -81,11 +81,11 @@ def test_channels_without_acks_are_not_looked_at(simulated: SimulatedBroker) -> 
     client = Client(simulated)
     client.consume("q", "c", no_ack=True)
     client.publish("", "q", "a")
-    assert not simulated.broker.context.ack_timeouts.channels
+    assert not simulated.broker.services.ack_timeouts.channels
     client.consume("q", "d")
-    assert len(simulated.broker.context.ack_timeouts.channels) == 1
+    assert len(simulated.broker.services.ack_timeouts.channels) == 1
     client.channel.close()
-    assert not simulated.broker.context.ack_timeouts.channels
+    assert not simulated.broker.services.ack_timeouts.channels
 
 
 def test_notes_are_few_however_many_messages_there_are() -> None:

@@ -293,7 +293,7 @@ def test_what_is_prepared_can_be_rolled_back_as_ever_once_its_time_is_over(
 def test_what_is_prepared_is_not_among_the_failed_once_its_time_is_over(
     simulated: SimulatedBroker, client: BranchClient
 ) -> None:
-    simulated.context.limits = BrokerLimits(max_failed_branches=1)
+    simulated.services.limits = BrokerLimits(max_failed_branches=1)
     work(client)
     client.set_timeout(1)
     client.prepare()
@@ -487,7 +487,7 @@ def test_who_waits_gets_what_is_rolled_back(
 
 
 def test_failed_branches_are_remembered_up_to_a_number(simulated: SimulatedBroker) -> None:
-    simulated.context.limits = BrokerLimits(max_failed_branches=3)
+    simulated.services.limits = BrokerLimits(max_failed_branches=3)
     client = BranchClient(simulated)
     xids = [Xid(1, bytes([number]), b"") for number in range(1, 6)]
     for xid in xids:

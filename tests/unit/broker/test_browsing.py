@@ -334,7 +334,7 @@ def test_a_page_holds_no_more_of_bodies_than_it_shows(
     for _ in range(20):
         client.get("orders")
     wanted = browsing.PageRequest(None, 0, 100, None, 1000, 15)
-    steps = browsing.browse(broker.broker.context, queue, wanted)
+    steps = browsing.browse(broker.broker.services, queue, wanted)
     while True:
         try:
             next(steps)

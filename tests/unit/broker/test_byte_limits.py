@@ -37,7 +37,7 @@ def limit(simulated: SimulatedBroker, *policies: Policy) -> None:
 def turns(simulated: SimulatedBroker) -> int:
     """Have the bytes counted. Returns how many turns that takes."""
     count = 0
-    while simulated.context.background:
+    while simulated.services.agenda.background:
         simulated.broker.pump()
         count += 1
     return count

@@ -66,7 +66,7 @@ def test_what_the_disk_had_no_room_for_is_tried_again_after_a_second(
     simulated.settle()
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.context.run_timers()
+    simulated.services.run_timers()
     set_clock(simulated, -5)  # the message expired by a clock that was ahead
     simulated.free_disk()
     simulated.pass_time(1000)

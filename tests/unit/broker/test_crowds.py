@@ -218,7 +218,7 @@ def test_a_turn_looks_at_some_of_many_queues(
         client.consume(name, name)
     simulated.settle()
     limits = BROKER_LIMITS._replace(max_pumped=16)
-    monkeypatch.setattr(simulated.broker.context, "limits", limits)
+    monkeypatch.setattr(simulated.broker.services, "limits", limits)
     pumped = []
     pump = Queue.pump
 

@@ -97,7 +97,7 @@ def moves_until_it_ends(simulated: SimulatedBroker, most: int) -> int:
     Client(simulated).publish("", "q0", "a", delivery_mode=1)
     while simulated.broker.has_work:
         simulated.broker.pump()
-        moves = simulated.context.dead_letters.total()
+        moves = simulated.services.statistics.dead_letters.total()
         assert moves < most, "it goes round for ever"
     return moves
 
@@ -116,13 +116,13 @@ def test_a_cycle_of_more_queues_than_x_death_has_is_cut(
 def test_it_ends_after_three_times_round(
     simulated: SimulatedBroker, begin: int, length: int, most: int
 ) -> None:
-    simulated.context.limits = BrokerLimits(max_deaths=most)
+    simulated.services.limits = BrokerLimits(max_deaths=most)
     declare_cycle(simulated, begin, length)
     assert begin + length - 1 <= moves_until_it_ends(simulated, 3 * (begin + length) + 2)
 
 
 def test_a_long_cycle_with_a_rejection_goes_on(simulated: SimulatedBroker) -> None:
-    simulated.context.limits = BrokerLimits(max_deaths=2)
+    simulated.services.limits = BrokerLimits(max_deaths=2)
     simulated.queue("work", dead_letter_exchange="", dead_letter_routing_key="q0")
     for number in range(6):
         following = f"q{number + 1}" if number < 5 else "work"
@@ -212,7 +212,7 @@ def test_a_cycle_is_cut_though_a_restart_is_in_its_way(simulated: SimulatedBroke
 def test_more_deaths_than_x_death_has_are_published_again(
     simulated: SimulatedBroker, most: int
 ) -> None:
-    simulated.context.limits = BrokerLimits(max_deaths=most)
+    simulated.services.limits = BrokerLimits(max_deaths=most)
     declare_chain(simulated, 9, max_length=0)
     simulated.settle()
     client = Client(simulated)

@@ -50,7 +50,7 @@ def test_what_expires_while_the_disk_is_full_leaves_later(simulated: SimulatedBr
     simulated.settle()
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.context.run_timers()
+    simulated.services.run_timers()
     simulated.free_disk()
     assert simulated.ready("q") == ["a"]
     simulated.pass_time(1000)
@@ -69,9 +69,9 @@ def test_a_full_disk_is_tried_again_after_a_second_and_not_all_the_time(
     simulated.settle()
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.context.run_timers()
+    simulated.services.run_timers()
     simulated.broker.pump()
-    assert simulated.context.ms_to_next_timer() == 1000
+    assert simulated.services.ms_to_next_timer() == 1000
 
 
 # Limits.
@@ -146,7 +146,7 @@ def test_a_policy_that_comes_while_something_is_on_its_way_does_not_miscount(
 def test_what_is_dropped_in_several_turns_is_all_that_is_too_much(
     simulated: SimulatedBroker, excess: int
 ) -> None:
-    simulated.context.limits = BrokerLimits(max_dropped=4)
+    simulated.services.limits = BrokerLimits(max_dropped=4)
     simulated.queue("q", **DEAD)
     bodies = [str(number) for number in range(excess + 2)]
     Client(simulated).publish("", "q", *bodies)

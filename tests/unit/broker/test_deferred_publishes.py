@@ -74,7 +74,7 @@ def receive(client: SimulatedClient, octets: bytes) -> None:
 
 
 def entries(server: SimulatedServer) -> int:
-    return len(server.context.deferred.entries)
+    return len(server.services.deferred.entries)
 
 
 def test_publishes_of_a_round_are_enqueued_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,7 +395,7 @@ def test_a_confirm_that_fails_costs_its_client_the_connection(
         one, two, three = clients(server)
         for client in (one, two, three):
             receive(client, publish(b"x"))
-        broken = server.context.deferred.entries[1][0]
+        broken = server.services.deferred.entries[1][0]
         whole = getattr(Publisher, name)
 
         def fails(publisher: Publisher, *arguments: object) -> None:
@@ -486,7 +486,7 @@ def test_who_published_each_message_of_a_round_is_noted() -> None:
         server.queue("r")
         for client in some:
             client.send(publish(b"warm", "r"))
-        server.context.trails = server.store.provenance.client_trails(max_files=2)
+        server.services.trails = server.store.provenance.client_trails(max_files=2)
         for queue in ("q", "r"):
             server.vhost.queue(queue).backlog.purge()
         octets = publish(b"1", "r") + publish(b"2") + publish(b"3", "r")
@@ -494,11 +494,11 @@ def test_who_published_each_message_of_a_round_is_noted() -> None:
             receive(client, octets)
         receive(some[0], publish(b"alone"))
         users = ["ann", "bob", "carl"]
-        waiting = [entry[0] for entry in server.context.deferred.entries]
+        waiting = [entry[0] for entry in server.services.deferred.entries]
         for publisher, user in zip(waiting, [*users, users[0]], strict=True):
             publisher.origin = Origin(user, 1, user)  # type: ignore[misc]
         server.settle()
-        server.context.trails.flush()
+        server.services.trails.flush()
         server.store.sync()
         seed = checksum_seed(server.store.store_id)
         notes = [note for part in read_notes(server.disk, DIRECTORY, seed) for note in part]

@@ -69,7 +69,7 @@ class Departing(SimulatedBroker):
 
     def open(self) -> None:
         super().open()
-        self.context.purge_undo_s = 60
+        self.services.purge_undo_s = 60
         self.client = Client(self)
         self.operator = Operator(self)
 
@@ -683,8 +683,8 @@ def test_one_line_of_the_log_sums_up_what_has_left(
     simulated.send("four", queue="r")
     assert simulated.client.get("q")
     simulated.client.ack("three")
-    simulated.context.departures.write()
-    simulated.context.departures.write()
+    simulated.services.statistics.departures.write()
+    simulated.services.statistics.departures.write()
     (record,) = [one for one in caplog.records if one.message == "messages left their queues"]
     assert {key: vars(record)[key] for key in ("count", "reasons", "queues")} == {
         "count": 3,
@@ -701,7 +701,7 @@ def test_a_line_names_ten_queues_and_sums_up_the_others(
         name = f"q{number:02}"
         simulated.queue(name, max_length=0)
         simulated.send(*["one"] * (20 - number), queue=name)
-    simulated.context.departures.write()
+    simulated.services.statistics.departures.write()
     (record,) = [one for one in caplog.records if one.message == "messages left their queues"]
     assert vars(record)["queues"].count("maxlen") == 10
     assert "q09" in vars(record)["queues"]
@@ -720,9 +720,9 @@ def test_queues_that_are_gone_are_told_as_others_are_and_not_kept(
         simulated.queue(name)
         simulated.send(*["one"] * (number + 1), queue=name)
         simulated.vhost.delete_queue(simulated.vhost.queue(name))
-    assert len(simulated.context.departures.waiting) == 1
-    simulated.context.departures.write()
-    simulated.context.departures.write()
+    assert len(simulated.services.statistics.departures.waiting) == 1
+    simulated.services.statistics.departures.write()
+    simulated.services.statistics.departures.write()
     (record,) = [one for one in caplog.records if one.message == "messages left their queues"]
     assert vars(record)["count"] == 9 + sum(range(14))
     assert vars(record)["reasons"] == f"queue_deleted={sum(range(14))}, maxlen=9"
@@ -744,7 +744,7 @@ def test_unroutable_messages_are_told_with_their_exchanges(
         simulated.client.publish(name, "", *["one"] * (20 - number))
     simulated.client.channel.publish(*labelled("x00", "", "returned"), Flags(mandatory=True))
     for _ in range(2):
-        simulated.context.departures.write()
+        simulated.services.statistics.departures.write()
     (record,) = [one for one in caplog.records if one.message == "messages left their queues"]
     count = 2 + sum(range(9, 21))
     assert vars(record)["count"] == count
@@ -753,12 +753,12 @@ def test_unroutable_messages_are_told_with_their_exchanges(
     assert vars(record)["others"] == 10 + 9 + 2
     assert "queues" not in vars(record)
     simulated.send("one", queue="nowhere")
-    simulated.context.departures.write()
+    simulated.services.statistics.departures.write()
     assert vars(caplog.records[-1])["exchanges"] == "/ amq.default unroutable=1"
 
 
 def test_exchanges_that_come_and_go_are_not_all_kept_for_a_line(simulated: Departing) -> None:
-    log = simulated.context.departures
+    log = simulated.services.statistics.departures
     for number in range(5000):
         log.unroutable("/", f"x{number}", 1)
     assert len(log._unroutable) == 1000
@@ -771,5 +771,5 @@ def test_nothing_is_told_of_what_was_acked_and_released(
     a_delay(simulated)
     assert simulated.client.get("q")
     simulated.client.ack("one")
-    simulated.context.departures.write()
+    simulated.services.statistics.departures.write()
     assert "messages left" not in caplog.text

@@ -533,7 +533,7 @@ def test_a_long_queue_is_handed_out_over_several_turns(simulated: SimulatedBroke
     client.consume("long", "long")
     client.consume("short", "short")
     simulated.broker.pump()
-    most = simulated.context.limits.max_handed_out
+    most = simulated.services.limits.max_handed_out
     assert most <= len(client.bodies("long")) < most + 1024
     assert client.bodies("short") == []
     simulated.broker.pump()

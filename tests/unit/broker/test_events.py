@@ -157,8 +157,8 @@ def test_nothing_is_made_while_nobody_listens() -> None:
     simulated = SimulatedBroker()
     simulated.queue("q")
     simulated.bind("amq.topic", "q", "k")
-    assert not simulated.context.background
-    assert not simulated.context.events.is_heard
+    assert not simulated.services.agenda.background
+    assert not simulated.services.events.is_heard
 
 
 def test_many_events_are_published_a_few_at_a_time(
@@ -217,7 +217,7 @@ def test_clients_cannot_publish_there(heard: Heard) -> None:
 
 
 def test_headers_that_are_too_large_are_left_out(heard: Heard) -> None:
-    heard.context.events.happened(
+    heard.services.events.happened(
         "", BrokerEvent("queue.created", {"name": "q", "arguments": {"a": "x" * 50_000}})
     )
     ((_, headers),) = heard.heard()

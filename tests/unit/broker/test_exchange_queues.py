@@ -202,7 +202,7 @@ def test_what_is_due_while_the_disk_is_full_is_routed_later(simulated: Simulated
     delay(simulated, "a", 10)
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.context.run_timers()
+    simulated.services.run_timers()
     simulated.free_disk()
     assert simulated.ready(HELD) == ["a"]
     simulated.pass_time(1000)
@@ -363,9 +363,9 @@ def test_while_the_disk_is_full_what_is_due_is_tried_again_now_and_then(
     delay(simulated, "a", 10)
     simulated.fill_disk()
     simulated.clock.advance(10)
-    simulated.context.run_timers()
+    simulated.services.run_timers()
     simulated.broker.pump()
-    assert simulated.context.ms_to_next_timer() == 1000
+    assert simulated.services.ms_to_next_timer() == 1000
     simulated.free_disk()
 
 

@@ -99,7 +99,7 @@ def test_nothing_is_copied_while_it_is_off(traced: Traced) -> None:
     client.publish("", "q", "x")
     client.get("q")
     assert traced.keys() == []
-    assert not traced.context.background
+    assert not traced.services.agenda.background
 
 
 def test_copies_are_not_copied_nor_what_becomes_of_them(traced: Traced) -> None:

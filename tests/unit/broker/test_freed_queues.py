@@ -305,7 +305,7 @@ def test_very_many_unacked_messages_of_a_deleted_queue_are_freed_in_steps() -> N
     empty = [one.is_empty for one in client.channel.unacked_in(queue)]
     assert empty == [False] * 600
     simulated.clock.advance(LATER_MS)
-    simulated.context.run_timers()
+    simulated.services.run_timers()
     simulated.broker.pump()
     empty = [one.is_empty for one in client.channel.unacked_in(queue)]
     assert 0 < sum(empty) <= 256

@@ -123,9 +123,9 @@ def test_only_what_clients_declare_counts_towards_max_queues() -> None:
     simulated.queue("b")
     with pytest.raises(PreconditionFailedError, match="queue limit in vhost"):
         simulated.queue("c")
-    assert simulated.context.churn.queue_created == 2
+    assert simulated.services.statistics.churn.queue_created == 2
     vhost.owned_queues.end("connection")
-    assert simulated.context.churn.queue_deleted == 0
+    assert simulated.services.statistics.churn.queue_deleted == 0
 
 
 def test_an_address_of_direct_replies_is_no_queue() -> None:

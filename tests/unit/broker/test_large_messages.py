@@ -123,7 +123,7 @@ def test_one_that_leaves_by_a_limit_is_read_in_parts(
     read[:] = [0]
     if limit == "message_ttl":
         simulated.clock.advance(1000)
-        simulated.context.run_timers()
+        simulated.services.run_timers()
     else:
         client.publish("", "from", "new")
     while simulated.broker.has_work:

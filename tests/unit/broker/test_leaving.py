@@ -62,14 +62,14 @@ def test_moves_that_take_longer_than_expected_are_made_in_smaller_steps(
     """A dead letter may be routed through thousands of bindings."""
     kind = "dead letters"
     ticks = itertools.count()
-    simulated.context.cpu_s = lambda: next(ticks) * 100 * COST / 1e6
+    simulated.services.cpu_s = lambda: next(ticks) * 100 * COST / 1e6
     settle_all(simulated, kind)
     expected = len(moved(simulated, kind))
     assert expected > 10
     for turn in range(1, 5):
         assert simulated.broker.pump() >= COST
         assert len(moved(simulated, kind)) == expected + turn
-    simulated.context.cpu_s = lambda: next(ticks) / 1e9
+    simulated.services.cpu_s = lambda: next(ticks) / 1e9
     for _ in range(20):
         simulated.broker.pump()
     assert len(moved(simulated, kind)) == len(BODIES)
@@ -95,7 +95,7 @@ def test_what_leaves_in_one_turn_is_handled_together_in_its_new_queue(
 ) -> None:
     settle_all(simulated, kind)
     simulated.broker.pump()
-    moves = simulated.context.pending_moves
+    moves = simulated.services.moves.pending
     assert moves <= 4
     simulated.store.sync()
     found = simulated.vhost.queues[KINDS[kind][0]].priorities.lowest.ready
@@ -107,12 +107,13 @@ def test_what_leaves_in_one_turn_is_handled_together_in_its_new_queue(
 def test_no_more_move_than_can_be_counted_in_together_once_they_are_durable(
     simulated: SimulatedBroker, kind: str
 ) -> None:
-    simulated.context.limits = simulated.context.limits._replace(max_pending_moves=2)
+    moves = simulated.services.moves
+    moves.limits = moves.limits._replace(max_pending_moves=2)
     settle_all(simulated, kind)
     simulated.work()  # nothing becomes durable
-    assert simulated.context.pending_moves == 2
+    assert simulated.services.moves.pending == 2
     simulated.store.sync()
-    assert simulated.context.pending_moves == 0
+    assert simulated.services.moves.pending == 0
     simulated.settle()
     assert moved(simulated, kind) == BODIES
 
@@ -227,7 +228,7 @@ def test_what_expires_or_is_too_much_becomes_dead_a_few_in_each_turn(
     simulated.settle()
     if why == "expiry":
         simulated.clock.advance(1000)
-        simulated.context.run_timers()
+        simulated.services.run_timers()
     else:
         queue.apply(dataclasses.replace(queue.settings, max_length=0))
         queue.enforce()
@@ -235,7 +236,7 @@ def test_what_expires_or_is_too_much_becomes_dead_a_few_in_each_turn(
     while simulated.broker.has_work:
         simulated.broker.pump()
         counts.append(len(moved(simulated, "dead letters")))
-        simulated.context.run_timers()
+        simulated.services.run_timers()
     in_turn = [after - before for before, after in zip([0, *counts], counts, strict=False)]
     # A timer may be due in the same turn.
     assert max(in_turn) <= 2 * (COST // OWN + 1)
@@ -310,11 +311,11 @@ def test_what_has_expired_is_not_delivered_while_it_is_the_turn_of_others(
     client.channel.pause(paused=True)
     simulated.clock.advance(1000)
     for _ in range(3):
-        simulated.context.run_timers()
+        simulated.services.run_timers()
         client.channel.pause(paused=False)
         simulated.broker.pump(must_moves_wait=True)
     assert client.bodies("tag") == moved(simulated, "dead letters") == []
-    assert not simulated.context.run_timers(), "a timer that is due again at once keeps it busy"
+    assert not simulated.services.run_timers(), "a timer that is due again at once keeps it busy"
     assert client.get("q") is None
     simulated.settle()
     assert moved(simulated, "dead letters") == BODIES[:3]

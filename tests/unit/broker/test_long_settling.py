@@ -94,7 +94,7 @@ def test_what_a_closed_channel_had_returns_in_several_turns(simulated: Simulated
     assert simulated.ready("q") == BODIES[:AT_ONCE]
     simulated.settle()
     assert simulated.ready("q") == BODIES
-    assert not simulated.context.background
+    assert not simulated.services.agenda.background
 
 
 @pytest.mark.parametrize("steps_taken", [0, 2, 5])

@@ -19,7 +19,7 @@ from amqpstore_server.administration.provenance import (
 )
 from amqpstore_server.administration.work import Work, done
 from amqpstore_server.broker.channels.firehose import Origin
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.logins.users import Users
 from amqpstore_server.reports.message_trail import UNKNOWN, trail_answer
 from tests.simulated_broker import DIRECTORY, START_MS, SimulatedBroker
@@ -29,10 +29,10 @@ from tests.unit.broker.simulated import Client
 class NotingBroker(SimulatedBroker):
     """A broker that notes its clients."""
 
-    def make_context(self) -> BrokerContext:
-        context = super().make_context()
-        context.trails = self.store.provenance.client_trails(max_files=2)
-        return context
+    def make_services(self) -> BrokerServices:
+        services = super().make_services()
+        services.trails = self.store.provenance.client_trails(max_files=2)
+        return services
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ class PurgingBroker(SimulatedBroker):
 
     def open(self) -> None:
         super().open()
-        self.context.purge_undo_s = 60
+        self.services.purge_undo_s = 60
 
     def purge(self, name: str) -> int:
         count = self.vhost.queue(name).backlog.purge()

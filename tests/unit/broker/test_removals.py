@@ -11,8 +11,8 @@ from amqpstore import DiskFullError
 from amqpstore.catalog.catalog import Change
 from amqpstore_server.broker.definitions.removals import Unbinding
 from amqpstore_server.broker.exchanges.base import Exchange
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.limits import BROKER_LIMITS
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import BasicProperties
 from amqpstore_server.protocol.frames import method_frame
@@ -169,15 +169,15 @@ def test_what_was_left_out_at_the_start_keeps_its_bindings(
     simulated: SimulatedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     bound(simulated)
-    made = simulated.make_context
+    made = simulated.make_services
 
-    def without_topics() -> BrokerContext:
-        context = made()
-        kept = {name: one for name, one in context.exchange_types.items() if name != "topic"}
-        context.exchange_types = kept
-        return context
+    def without_topics() -> BrokerServices:
+        services = made()
+        kept = {name: one for name, one in services.exchange_types.items() if name != "topic"}
+        services.exchange_types = kept
+        return services
 
-    simulated.make_context = without_topics  # type: ignore[method-assign]
+    simulated.make_services = without_topics  # type: ignore[method-assign]
     with caplog.at_level(logging.ERROR):
         simulated.restart()
     assert "x" not in simulated.vhost.exchanges
@@ -205,7 +205,7 @@ def test_bindings_wait_while_the_disk_is_full(
 
 def test_a_declare_waits_its_turns_and_its_channel_with_it(taken: list[int]) -> None:
     with SimulatedServer() as server:
-        server.context.limits = LIMITS
+        server.services.limits = LIMITS
         bound(server)
         client = SimulatedClient.opened(server, channels=1)
         declare = methods.QueueDeclare(queue="q", durable=True)

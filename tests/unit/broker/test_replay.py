@@ -206,7 +206,7 @@ def test_more_than_its_bounds_is_refused_and_says_how_to_go_on(
     simulated: SimulatedBroker, client: Client
 ) -> None:
     """256 bytes beside its body and properties are counted for a message."""
-    simulated.context.limits = BrokerLimits(max_replay_bytes=1200)
+    simulated.services.limits = BrokerLimits(max_replay_bytes=1200)
     with pytest.raises(PreconditionFailedError, match=f"x-to={START_MS + 30}"):
         ask(client, x_replay_to="browse")
     simulated.settle()
@@ -288,7 +288,7 @@ def test_a_large_history_is_copied_whole_and_in_order(
 
 def test_many_in_a_row_wait_for_the_disk(simulated: SimulatedBroker, client: Client) -> None:
     """What is not durable yet is in memory: beyond the bounds of one replay, the next makes it."""
-    simulated.context.limits = BrokerLimits(max_replay_bytes=2500)
+    simulated.services.limits = BrokerLimits(max_replay_bytes=2500)
     pending = []
     for _ in range(20):
         ask(client)

@@ -62,7 +62,7 @@ def test_only_so_much_is_read_before_the_others_have_their_turn(
     reject_until(client.channel, 0, requeue=False)
     assert simulated.vhost.queue("q").leaving
     # And no more than the disk takes.
-    simulated.context.limits = BROKER_LIMITS._replace(max_pending_bytes=1 << 20)
+    simulated.services.moves.limits = BROKER_LIMITS._replace(max_pending_bytes=1 << 20)
     pending = simulated.store.log.pending_bytes
     for _ in range(5):
         simulated.broker.pump()
@@ -120,10 +120,10 @@ def test_a_transaction_has_them_in_memory_up_to_a_limit(
         ack_until(channel, 0) if settle == "ack" else reject_until(channel, 0, requeue=False)
         channel.commit()
 
-    simulated.context.limits = BROKER_LIMITS._replace(max_read_back_bytes=1 << 20)
+    simulated.services.limits = BROKER_LIMITS._replace(max_read_back_bytes=1 << 20)
     with pytest.raises(PreconditionFailedError, match="undone; settle fewer"):
         commit()
-    simulated.context.limits = BROKER_LIMITS
+    simulated.services.limits = BROKER_LIMITS
     channel.rollback()
     commit()
     simulated.settle()

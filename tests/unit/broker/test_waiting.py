@@ -80,7 +80,7 @@ def test_it_waits_for_a_message(simulated: SimulatedBroker, getter: Getter, send
     assert simulated.ready("q") == ["b"]
     simulated.pass_time(10_000)
     assert getter.answers == ["a"]
-    assert not simulated.context.timers.next_ms
+    assert not simulated.services.timers.next_ms
 
 
 def test_it_ends_empty_when_its_time_is_over(simulated: SimulatedBroker, getter: Getter) -> None:
@@ -283,7 +283,7 @@ def test_a_closed_channel_leaves_nothing_behind(
     assert getter.answers == []
     assert simulated.ready("q") == ["a"]
     assert not simulated.vhost.queue("q").waiting
-    assert not simulated.context.timers.next_ms
+    assert not simulated.services.timers.next_ms
 
 
 def test_a_deleted_queue_answers_empty(simulated: SimulatedBroker, getter: Getter) -> None:

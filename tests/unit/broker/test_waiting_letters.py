@@ -73,9 +73,10 @@ def test_a_letter_waits_until_it_has_a_route_and_goes_there(
     assert "x-died" not in simulated.headers("dead")[0]
     assert left(queue) == {how: 1}
     assert labelled(dead_lettered(queue.departures)) == {how: 1}
-    counted = {key: count for key, count in simulated.context.dead_letters.items() if count}
+    statistics = simulated.services.statistics
+    counted = {key: count for key, count in statistics.dead_letters.items() if count}
     assert counted == {(Reason(how), LetterStrategy.AT_LEAST_ONCE): 1}
-    assert simulated.context.arrived_letters == 1
+    assert statistics.arrived_letters == 1
 
 
 def test_a_letter_goes_at_once_where_all_is_well(simulated: SimulatedBroker) -> None:
@@ -447,11 +448,11 @@ def test_nothing_is_asked_for_ever(simulated: SimulatedBroker) -> None:
     """What waits for a route has no timer, and a change is noticed once for many."""
     simulated.queue("q", **TO_DEAD)
     die(simulated, "a")
-    assert simulated.context.timers.next_ms == 0
+    assert simulated.services.timers.next_ms == 0
     for number in range(3):
         simulated.queue(f"other{number}")
     simulated.pass_time(SOON_MS)
-    assert simulated.context.timers.next_ms == 0
+    assert simulated.services.timers.next_ms == 0
 
 
 def test_many_letters_are_looked_at_in_turns() -> None:
@@ -466,7 +467,7 @@ def test_many_letters_are_looked_at_in_turns() -> None:
     simulated.queue("dead")
     simulated.bind("dlx", "dead", "q")
     simulated.clock.advance(SOON_MS)
-    simulated.context.run_timers()
+    simulated.services.run_timers()
     simulated.broker.pump()
     simulated.store.sync()
     assert 0 < queue.letter_count < 300
@@ -483,11 +484,11 @@ def test_a_change_while_letters_are_looked_at_is_not_missed() -> None:
     simulated.pass_time(10)
     simulated.queue("dead")
     simulated.clock.advance(SOON_MS)
-    simulated.context.run_timers()
+    simulated.services.run_timers()
     simulated.broker.pump()
     simulated.bind("dlx", "dead", **{"x-match": "all"})
     simulated.clock.advance(SOON_MS)
-    simulated.context.run_timers()
+    simulated.services.run_timers()
     simulated.settle()
     simulated.pass_time(ROOM_MS)
     assert simulated.vhost.queue("dead").ready_count == 300

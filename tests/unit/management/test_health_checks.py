@@ -32,7 +32,7 @@ class Asking:
         store = SimpleNamespace(failure=failure, space=space)
         metrics = SimpleNamespace(
             alarms=alarms,
-            broker=SimpleNamespace(context=SimpleNamespace(store=store)),
+            broker=SimpleNamespace(services=SimpleNamespace(store=store)),
             sampler=SimpleNamespace(all_queues=lambda: queues),
             replication=lambda: figures,
         )

@@ -124,7 +124,7 @@ def test_totals_are_what_happened(metered: Metered) -> None:
         "rabbitmq_auth_attempts_total http": 0,
         "rabbitmq_queues_created_total": 1,
         "rabbitmq_alarms_memory_used_watermark": 0,
-        "amqpstore_batch_messages_count": metered.source.broker.context.store.log.position.lsn - 1,
+        "amqpstore_batch_messages_count": metered.source.broker.services.store.log.position.lsn - 1,
         "amqpstore_batch_messages_sum": 3,
         "amqpstore_queues_in_memory": 1,
     }
@@ -408,7 +408,7 @@ def published(queue: str, size: int, message_id: str | None) -> bytes:
 
 
 def test_a_probe_measures_the_delivery_of_a_message(metered: Metered) -> None:
-    probes = metered.server.context.probes
+    probes = metered.server.services.statistics.probes
     before = sum(probes.delivery_s.buckets)
     metered.server.queue("probed")
     probes.is_due = True
@@ -423,7 +423,7 @@ def test_a_probe_measures_the_delivery_of_a_message(metered: Metered) -> None:
 
 
 def test_probes_are_few(metered: Metered) -> None:
-    probes = metered.server.context.probes
+    probes = metered.server.services.statistics.probes
     for number in range(100):
         metered.server.queue(f"p{number}")
         probes.is_due = True

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from amqpstore_server.broker.work.agenda import Agenda
+from amqpstore_server.broker.work.statistics import BrokerStatistics
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.loop.rounds import LoopRounds
 
@@ -44,13 +46,14 @@ class Leads:
         definitions = SimpleNamespace(end_group=lambda: None)
         upkeep = SimpleNamespace(free_memory=lambda: False)
         store = SimpleNamespace(definitions=definitions, upkeep=upkeep)
-        self.context: Any = SimpleNamespace(
+        self.agenda = Agenda()
+        services: Any = SimpleNamespace(
             store=store,
-            probes=SimpleNamespace(is_due=False),
+            agenda=self.agenda,
+            statistics=BrokerStatistics(),
             deferred=SimpleNamespace(entries=[]),
-            has_definitions=False,
         )
-        broker: Any = SimpleNamespace(context=self.context, has_work=False)
+        broker: Any = SimpleNamespace(services=services, has_work=False)
         sockets: Any = SimpleNamespace(
             read=lambda _now: False,
             charge=lambda _seconds: None,
@@ -71,7 +74,7 @@ class Leads:
     def round(self, connection: Connection) -> None:
         self.rounds.note_definer(connection)
         self.rounds.note_output(connection)
-        self.context.has_definitions = True
+        self.agenda.has_definitions = True
         self.rounds.run_once(self.committer, 1.0)
 
 

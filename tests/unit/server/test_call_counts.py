@@ -197,7 +197,7 @@ def costs(traffic: Traffic) -> tuple[Costs, list[Counts]]:
         # Much is published before anything is consumed: none of it has to leave memory.
         server.store.memory.limit(1 << 30)
         server.store.space.require(0)
-        server.context.trails = server.store.provenance.client_trails(max_files=2)
+        server.services.trails = server.store.provenance.client_trails(max_files=2)
         flow = Flow(server, traffic)
 
         def measure(work: Callable[[], int]) -> None:

@@ -196,7 +196,7 @@ def test_who_had_to_do_with_a_message_takes_the_configured_space(data: str) -> N
 
 def note_much(served: ServedApp, size: int) -> None:
     """Note clients until that many bytes were written, or more."""
-    trails = served.app.context.trails
+    trails = served.app.services.trails
     assert trails is not None
     queue = served.app.broker.vhost("/").queue("q").priorities.lowest
     written = 0

@@ -34,7 +34,7 @@ async def declares() -> list[tuple[int, bool]]:
     """
     commits: list[tuple[int, bool]] = []
     async with some_clients(CLIENTS) as (app, socks):
-        store = app.broker.context.store
+        store = app.broker.services.store
         commit = store._catalog.commit
 
         def noted(changes: Sequence[Change]) -> None:
@@ -66,7 +66,7 @@ def test_what_clients_define_in_a_round_is_one_commit() -> None:
 async def costly_definers(commit_s: float) -> int:
     """Return how many clients are costly after each has declared a queue in the same round."""
     async with some_clients(CLIENTS) as (app, socks):
-        store = app.broker.context.store
+        store = app.broker.services.store
         commit = store._catalog.commit
         for number, sock in enumerate(socks[1:]):
             declare(sock, f"d{number}")

@@ -101,7 +101,7 @@ class Goes:
         server = self._server
         server.store.sync()
         server.clock.advance(ms)
-        while server.context.run_timers() | server.broker.has_work:
+        while server.services.run_timers() | server.broker.has_work:
             self._go(server.broker.pump)
             self._serve_the_quiet_one()
             if not server.store.log.is_empty:

@@ -71,7 +71,7 @@ def goes(server: SimulatedServer, client: SimulatedClient, asked: list[str]) -> 
         before = len(asked)
         connection.go_on(server.now_s)
         counts.append(len(asked) - before)
-    server.context.deferred.flush()
+    server.services.deferred.flush()
     return counts
 
 
@@ -79,7 +79,7 @@ def test_one_go_looks_for_few_long_routes(
     server: SimulatedServer, client: SimulatedClient, asked: list[str]
 ) -> None:
     ticks = itertools.count()
-    server.context.cpu_s = server.context.elapsed_s = lambda: next(ticks) * TOOK_S
+    server.services.cpu_s = server.services.elapsed_s = lambda: next(ticks) * TOOK_S
     counts = goes(server, client, asked)
     assert max(counts) <= 5
     assert sum(counts) == len(KEYS)
@@ -90,7 +90,7 @@ def test_usual_routes_are_looked_for_in_one_go(
     server: SimulatedServer, client: SimulatedClient, asked: list[str]
 ) -> None:
     ticks = itertools.count()
-    server.context.cpu_s = server.context.elapsed_s = lambda: next(ticks) / 1e6
+    server.services.cpu_s = server.services.elapsed_s = lambda: next(ticks) / 1e6
     assert goes(server, client, asked) == [len(KEYS)]
 
 
@@ -99,6 +99,6 @@ def test_an_interruption_is_no_long_route(
 ) -> None:
     """Another process may have the processor in the middle of a search."""
     ticks = itertools.count()
-    server.context.cpu_s = lambda: next(ticks) / 1e6
-    server.context.elapsed_s = lambda: next(ticks) * TOOK_S
+    server.services.cpu_s = lambda: next(ticks) / 1e6
+    server.services.elapsed_s = lambda: next(ticks) * TOOK_S
     assert goes(server, client, asked) == [len(KEYS)]

@@ -64,7 +64,7 @@ def pass_time(server: SimulatedServer, client: SimulatedClient, seconds: int, st
     """Let time pass, in whose last seconds the broker stood still."""
     server.clock.advance(1000 * seconds)
     client.connection.stood_still(still, server.now_s)
-    server.context.ack_timeouts.stood_still(1000 * still)
+    server.services.ack_timeouts.stood_still(1000 * still)
     client.connection.tick(server.now_s)
     server.broker.close_late_channels()
     server.settle()
@@ -99,7 +99,7 @@ def test_a_handshake_is_excused_once_however_often_the_broker_is_late() -> None:
 
 def test_an_ack_is_not_late_because_the_broker_stood_still() -> None:
     with SimulatedServer() as server:
-        server.context.consumer_timeout_ms = 10_000
+        server.services.consumer_timeout_ms = 10_000
         client = SimulatedClient.opened(server, channels=1)
         client.ask(1, methods.QueueDeclare(queue="q"))
         client.send(publish(1, "q", b"x"))

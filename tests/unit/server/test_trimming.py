@@ -99,7 +99,7 @@ def test_what_the_store_no_longer_holds_counts(monkeypatch: pytest.MonkeyPatch) 
 
     async def run() -> None:
         async with one_client(limits) as (app, _):
-            store = app.broker.context.store
+            store = app.broker.services.store
             (queue,) = store.queues.values()
             store.publish([queue], [Message(Envelope("", "q"), bytes(1000))] * 500)
             await ticks_until(app, lambda: app._trimming._most_bytes > 500_000)

@@ -38,7 +38,7 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
 
     def noted(broker: Broker, *, collects: bool = False, must_moves_wait: bool = False) -> float:
         spent = pump(broker, collects=collects, must_moves_wait=must_moves_wait)
-        pumped.extend([turns.count] * broker.context.handed_out)
+        pumped.extend([turns.count] * broker.services.agenda.handed_out)
         return spent
 
     monkeypatch.setattr(Broker, "pump", noted)
@@ -50,7 +50,7 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
     async def main() -> None:
         async with one_client(limits) as (app, sock):
             queue = app.broker.vhost("/").queues["q"]
-            app.context.limits = app.context.limits._replace(max_handed_out=1)
+            app.services.limits = app.services.limits._replace(max_handed_out=1)
 
             def read(octets: bytes, messages: int, consumers: int) -> None:
                 sock.send(octets)
@@ -62,7 +62,7 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
             if is_backlog:
                 read(messages().take(MESSAGES), MESSAGES, 0)
                 # A round of a busy machine leaves them as what has just come, to be collected.
-                app.context.deferred.copies = 0
+                app.services.deferred.copies = 0
                 sock.send(method_frame(1, consume.encode()))
             else:
                 read(method_frame(1, consume.encode()), 0, 1)

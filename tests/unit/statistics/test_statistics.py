@@ -73,7 +73,7 @@ def test_rates_of_a_queue_of_its_virtual_host_and_in_total(observed: Observed) -
 def test_a_queue_is_idle_since_the_sample_that_was_the_first_to_find_it_so(
     observed: Observed,
 ) -> None:
-    clock = observed.server.broker.context.clock
+    clock = observed.server.broker.services.clock
     idle_since_ms = observed.statistics.idle_since_ms
     made_ms = clock.wall_ms()
     assert idle_since_ms(observed.server.queue("new")) is None

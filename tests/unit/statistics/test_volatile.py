@@ -115,7 +115,7 @@ def test_a_start_counts_what_was_lost_by_queue_though_it_is_gone(
     caplog.set_level(logging.INFO)
     simulated.queue("q")
     simulated.broker.note_lost_before([("/", "q", 3), ("/", "gone", 2), ("gone", "r", 1)])
-    simulated.context.departures.write()
+    simulated.services.statistics.departures.write()
     assert simulated.vhost.queue("q").departures.left[Departure.LOST_AT_RESTART] == 3
     assert simulated.vhost.departures.left[Departure.LOST_AT_RESTART] == 5
     assert simulated.broker.departures().left[Departure.LOST_AT_RESTART] == 6

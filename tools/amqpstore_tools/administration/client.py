@@ -36,7 +36,7 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.errors import BrokerError
 from amqpstore_server.broker.exchanges import EXCHANGE_TYPES, plugged_in
 from amqpstore_server.broker.monitoring.audit import By
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.logins.users import Users
 from amqpstore_server.reports.recovery_reports import keep_report
 from amqpstore_tools.offline.exits import NotFoundError, ToolError
@@ -126,14 +126,14 @@ def _on_store(directory: str, content: bytes) -> Any:
         ) from None
     try:
         refuse_short_log(directory, store)
-        context = BrokerContext(
+        services = BrokerServices(
             store,
             clock=store.clock,
             random=secrets.SystemRandom().random,
             make_name=partial(secrets.token_urlsafe, 16),
             exchange_types={**EXCHANGE_TYPES, **plugged_in()},
         )
-        broker = Broker(context)
+        broker = Broker(services)
         # Of a broker that was killed: it must not be lost because this is the first to open it.
         keep_report(store, datetime.now(UTC), broker.set_aside)
         administration = Administration(broker, Users(store))

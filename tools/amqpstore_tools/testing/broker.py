@@ -327,7 +327,7 @@ class MemoryBroker:
         clock = self._clock
         await self._settle()
         while clock.now_ms < until_ms:
-            wait_ms = self._app.context.ms_to_next_timer()
+            wait_ms = self._app.services.ms_to_next_timer()
             clock.advance_to(until_ms if wait_ms is None else min(clock.now_ms + wait_ms, until_ms))
             now = trio.current_time()
             for connection in list(self._app.connections):

@@ -38,7 +38,7 @@ from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.prepared_work import PreparedWork
 from amqpstore_server.broker.transactions.transaction import Transaction
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.broker.work.timers import Timer
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Branches:
     def __init__(
         self,
         vhost: str,
-        context: BrokerContext,
+        services: BrokerServices,
         dead_letters: DeadLetters,
         firehose: Firehose,
         without_queue: Callable[[str, Departure, int], None],
@@ -183,7 +183,7 @@ class Branches:
         self._firehose = firehose
         self._without_queue = without_queue
         self._vhost = vhost
-        self._context = context
+        self._services = services
         self._dead_letters = dead_letters
         self._branches: dict[Xid, _Branch] = {}
         self._failed: dict[Xid, None] = {}
@@ -206,7 +206,7 @@ class Branches:
             if xid in self._branches:
                 raise PreconditionFailedError(f"XAER_DUPID: branch {xid} is there already")
             _check_xid(xid)
-            branch = _Branch(xid, access.user, self._context.clock.monotonic_ms())
+            branch = _Branch(xid, access.user, self._services.clock.monotonic_ms())
             self._branches[xid] = branch
         else:
             branch = self._branch(xid, access)
@@ -219,7 +219,7 @@ class Branches:
                 return branch.failure
         branch.suspended.discard(channel)
         branch.active.add(channel)
-        work = LocalTransaction(channel, self._context, self._dead_letters)
+        work = LocalTransaction(channel, self._services, self._dead_letters)
         channel.transaction = branch.works.setdefault(channel, work)
         return XaStatus.OK
 
@@ -282,9 +282,9 @@ class Branches:
             return
         label = {"vhost": self._vhost, "user": branch.user, "xid": list(xid)}
         prepared = transaction.prepare(label)
-        branch.prepared = PreparedWork(self._context, prepared, transaction.queues)
+        branch.prepared = PreparedWork(self._services, prepared, transaction.queues)
         branch.stop_timer()
-        self._context.when_durable(partial(report, XaStatus.OK), or_else)
+        self._services.when_durable(partial(report, XaStatus.OK), or_else)
         yield from self._finishing(branch)
 
     def committing(
@@ -367,7 +367,7 @@ class Branches:
 
     def in_doubt(self) -> list[InDoubt]:
         """Return the prepared branches, whoever may decide them."""
-        now_ms = self._context.clock.monotonic_ms()
+        now_ms = self._services.clock.monotonic_ms()
         return [
             InDoubt(
                 branch.xid,
@@ -404,7 +404,7 @@ class Branches:
         branch.check_unprepared()
         branch.timeout_s = timeout_s
         if branch.timer is None:
-            branch.timer = self._context.timers.timer(partial(self._time_out, branch))
+            branch.timer = self._services.timers.timer(partial(self._time_out, branch))
         branch.timer.set(branch.began_ms + 1000 * timeout_s if timeout_s else 0)
 
     def restore(self, prepared: Prepared, queues: Mapping[int, Queue]) -> None:
@@ -412,8 +412,8 @@ class Branches:
         label = prepared.label
         format_id, global_id, branch_id = label["xid"]
         xid = Xid(format_id, global_id, branch_id)
-        branch = _Branch(xid, label["user"], self._context.clock.monotonic_ms())
-        branch.prepared = PreparedWork(self._context, prepared, queues)
+        branch = _Branch(xid, label["user"], self._services.clock.monotonic_ms())
+        branch.prepared = PreparedWork(self._services, prepared, queues)
         self._branches[xid] = branch
         _log.warning("in doubt", extra=self._log_fields(branch))
 
@@ -440,7 +440,7 @@ class Branches:
         """
         if branch.failure:
             return None
-        transaction = Transaction(self._context)
+        transaction = Transaction(self._services)
         works = [*branch.works.values()]
         steps = chain.from_iterable(work.adding_to(transaction) for work in works)
         if prepares:
@@ -471,7 +471,7 @@ class Branches:
             while works:
                 yield from works.popleft().finishing()
         finally:
-            self._context.background.extend(work.finishing() for work in works)
+            self._services.agenda.background.extend(work.finishing() for work in works)
 
     def _fail(self, branch: _Branch, why: XaStatus) -> None:
         """Roll a branch back, and remember why."""
@@ -479,7 +479,7 @@ class Branches:
             branch.failure = why
         self._undo(branch)
         self._failed[branch.xid] = None
-        if len(self._failed) > self._context.limits.max_failed_branches:
+        if len(self._failed) > self._services.limits.max_failed_branches:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:

@@ -34,7 +34,7 @@ from amqpstore_server.broker.routing.routing import Route, Router
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import Replays
 from amqpstore_server.broker.work.ack_timeouts import TagNotes
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.rights.permissions import Access
@@ -46,7 +46,7 @@ class ChannelHost(Protocol):
     """A virtual host as its channels need it."""
 
     name: str
-    context: BrokerContext
+    services: BrokerServices
     router: Router
     dead_letters: DeadLetters
     replays: Replays
@@ -96,12 +96,13 @@ class Channel:
         """The address of its direct replies; empty without a consumer for them."""
         self.transaction: LocalTransaction | None = None
         self._mode = ChannelMode.PLAIN
-        self._consumer_events = ConsumerEvents(vhost.context.events, vhost.name, origin)
+        self._consumer_events = ConsumerEvents(vhost.services.events, vhost.name, origin)
         self.counters = counters or vhost.channel_totals.past
-        self._probes = vhost.context.probes
-        self._trails = vhost.context.trails
+        self._agenda = vhost.services.agenda
+        self._probes = vhost.services.statistics.probes
+        self._trails = vhost.services.trails
         self.publisher = Publisher(
-            *(vhost.context, vhost.dead_letters, vhost.replays, outlet, self.counters),
+            *(vhost.services, vhost.dead_letters, vhost.replays, outlet, self.counters),
             origin=origin,
             vhost=vhost.name,
         )
@@ -135,7 +136,7 @@ class Channel:
 
     def flush_deferred(self) -> None:
         """Flush the deferred publishes, before something that may depend on them."""
-        self.vhost.context.deferred.flush()
+        self.vhost.services.deferred.flush()
 
     def replay(self, messages: list[Message], flags: Flags) -> Iterator[None]:
         """Carry out the replays that messages request, in several steps: others may have their turn
@@ -154,7 +155,7 @@ class Channel:
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back once everything promised before is durable and confirmed."""
-        self.vhost.context.when_durable(callback, self.outlet.failed)
+        self.vhost.services.when_durable(callback, self.outlet.failed)
 
     # Consuming.
 
@@ -358,7 +359,7 @@ class Channel:
         """Close the channel: end its consumers, requeue unacked messages and roll back the
         transaction.
         """
-        self.vhost.context.ack_timeouts.channels.pop(self, None)
+        self.vhost.services.ack_timeouts.channels.pop(self, None)
         consumers = [*self.consumers.values()]
         self.consumers.clear()
         self._consumer_events.deleted(*consumers)
@@ -374,7 +375,7 @@ class Channel:
     def requeue_all(self, deliveries: list[Delivery]) -> None:
         """Requeue deliveries that are no longer unacked: of many, most in later rounds."""
         if steps := self._begin_settling(deliveries, requeue=True):
-            self.vhost.context.background.append(steps)
+            self._agenda.background.append(steps)
 
     @property
     def unacked_count(self) -> int:
@@ -408,12 +409,12 @@ class Channel:
         return settled or self._unacked.total_count > 0
 
     def _watch_acks(self) -> None:
-        self.vhost.context.ack_timeouts.channels[self] = None
+        self.vhost.services.ack_timeouts.channels[self] = None
 
     @property
     def oldest_unacked(self) -> tuple[int, int] | None:
         """The tag of its oldest unacked message, and its limit in ms, 0 if it has none; or None."""
-        return self._unacked.oldest(self.vhost.context.consumer_timeout_ms)
+        return self._unacked.oldest(self.vhost.services.consumer_timeout_ms)
 
     def unacked_in(self, queue: object) -> Iterator[Delivery]:
         """Yield what its client has of a queue, also what is acked in a transaction only."""
@@ -426,7 +427,7 @@ class Channel:
         def settled() -> Sequence[Delivery]:
             return () if self.transaction is None else self.transaction.waiting
 
-        release = self.vhost.context.store.ack
+        release = self.vhost.services.store.ack
         return self._unacked.giving_up_deleted(release, at_once, settled)
 
     def ack_timed_out(self, timeout_ms: int) -> None:
@@ -451,7 +452,7 @@ class Channel:
     def resume_soon(self) -> None:
         """Do as `resume`, once a round however often it is asked for: consumers may be many."""
         self._redeliver()
-        self.vhost.context.freed[self] = None
+        self._agenda.freed[self] = None
 
     def touch_queues(self) -> None:
         """Have its consumers' queues pump. With a shared limit, the one served last comes last."""
@@ -460,7 +461,7 @@ class Channel:
             if consumer.is_apart:
                 consumer.queue.consumers.readmit(consumer)
             if is_limited:
-                self.vhost.context.touched.pop(consumer.queue, None)
+                self._agenda.touched.pop(consumer.queue, None)
             consumer.queue.touch()
 
     # Transactions.
@@ -471,7 +472,7 @@ class Channel:
         """
         self._mode = self._mode.changed_to(ChannelMode.TX)
         if self.transaction is None:
-            self.transaction = LocalTransaction(self, self.vhost.context, self.vhost.dead_letters)
+            self.transaction = LocalTransaction(self, self.vhost.services, self.vhost.dead_letters)
 
     def select_branches(self) -> None:
         """Allow work in branches from now on. Raises: PreconditionFailedError."""
@@ -550,9 +551,7 @@ class Channel:
         transaction. Returns the steps that settle the others; None if there are none.
         """
         settle = partial(self.settled, requeue=requeue)
-        return unacked.settle_some(
-            self.vhost.context, deliveries, settle, in_queue_order=bool(requeue)
-        )
+        return unacked.settle_some(self._agenda, deliveries, settle, in_queue_order=bool(requeue))
 
     def _settle(self, delivery: Delivery, *, requeue: bool | None) -> None:
         if self.transaction is not None:
@@ -594,7 +593,8 @@ class Channel:
             for counters in (self.counters, queue.counters):
                 counters.rejected(count, requeue=requeue)
             if not requeue:
-                self.vhost.context.dead_letters[Reason.REJECTED, queue.letter_strategy] += count
+                dead_letters = self.vhost.services.statistics.dead_letters
+                dead_letters[Reason.REJECTED, queue.letter_strategy] += count
         if consumer := delivery.consumer:
             own, shared = consumer.window, self.window
             was_full = own.size or (own.messages and own.unacked >= own.messages)
@@ -605,7 +605,7 @@ class Channel:
             if consumer.is_apart:
                 queue.consumers.readmit(consumer)
             if shared.messages or shared.size:
-                self.vhost.context.freed[self] = None
+                self._agenda.freed[self] = None
             elif was_full or self.is_paused or not self.outlet.is_writable:
                 # Otherwise it was given everything there is for it.
                 consumer.queue.touch()

@@ -21,9 +21,9 @@ from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import plan
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.deferred_publishes import Routed, WaitingConfirm
 from amqpstore_server.broker.work.limits import COPY_COST
+from amqpstore_server.broker.work.services import BrokerServices
 
 MAX_NOTED = 8
 """In how many of its queues it is noted who published a message: the log knows the others as long
@@ -64,7 +64,7 @@ class Publisher:
 
     def __init__(
         self,
-        context: BrokerContext,
+        services: BrokerServices,
         dead_letters: DeadLetters,
         replays: Replays,
         outlet: Outlet,
@@ -76,10 +76,12 @@ class Publisher:
         self.origin = origin
         self.outlet = outlet
         self._vhost = vhost
-        self._context = context
-        self._log = context.store.log
-        self._probes = context.probes
-        self._trails = context.trails
+        self._services = services
+        self._log = services.store.log
+        self._agenda = services.agenda
+        self._statistics = services.statistics
+        self._probes = services.statistics.probes
+        self._trails = services.trails
         self._dead_letters = dead_letters
         self._replays = replays
         self.counters = counters
@@ -96,14 +98,14 @@ class Publisher:
         """
         count = len(messages)
         self.count(route, messages[0].envelope.exchange, count, flags, 0)
-        self._context.spent += route.copies * COPY_COST
+        self._agenda.spent += route.copies * COPY_COST
         if flags.mandatory and not route.is_routed:
             self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
-            self._context.arrivals.update(route.touches)
+            self._agenda.arrivals.update(route.touches)
             self._note(count, self._enqueue(route.placements, envelope, messages))
             if self._probes.is_due:
-                self._probes.begin(route.placements[0].queue, self._context.read_s)
+                self._probes.begin(route.placements[0].queue, self._agenda.read_s)
             if route.limited:
                 self._appended(route.limited, messages)
             return
@@ -137,7 +139,7 @@ class Publisher:
 
     def _is_wide(self, queues: Sequence[Queue]) -> bool:
         """Whether the queues of a publish are too many to drop messages in this round."""
-        is_wide = len(queues) > self._context.limits.max_dropping
+        is_wide = len(queues) > self._services.limits.max_dropping
         self._was_wide = self._was_wide or is_wide
         return is_wide
 
@@ -146,7 +148,7 @@ class Publisher:
         """Whether its next publishes have to wait until the queues of earlier ones have dropped
         what is too much: nothing else slows them down.
         """
-        self._was_wide = self._was_wide and bool(self._context.late_drops)
+        self._was_wide = self._was_wide and bool(self._agenda.late_drops)
         return self._was_wide
 
     # Calls from `DeferredPublishes`, to which its messages were left.
@@ -215,7 +217,7 @@ class Publisher:
             self.counters.drop_unroutable += count
         if self._vhost and not flags.mandatory:
             name = exchange or DEFAULT_EXCHANGE_RESOURCE
-            self._context.departures.unroutable(self._vhost, name, count)
+            self._statistics.departures.unroutable(self._vhost, name, count)
 
     def replay(self, message: Message, flags: Flags) -> Iterator[None]:
         """Carry out the replay that a message requests, in steps. Raises: PreconditionFailedError,
@@ -233,7 +235,7 @@ class Publisher:
         self, placements: Sequence[Placement], envelope: ParsedEnvelope, messages: list[Message]
     ) -> _Promise:
         """Raises: ResourceExhaustedError."""
-        store = self._context.store
+        store = self._services.store
         try:
             logged = store.enqueue(placements, messages, priority=envelope.priority)
         except DiskFullError as error:
@@ -257,8 +259,8 @@ class Publisher:
                 continue
             if promise is _Promise.WHEN_DURABLE:
                 self._waiting_confirms += 1
-                confirm = partial(self._confirm_logged, first, last, self._context.read_s)
-                self._context.when_durable(confirm, self.fail)
+                confirm = partial(self._confirm_logged, first, last, self._agenda.read_s)
+                self._services.when_durable(confirm, self.fail)
             elif promise is _Promise.NOW:
                 self._confirm_now(first, last)
             else:
@@ -275,7 +277,7 @@ class Publisher:
             self._published.append(_Published(first, self._next_tag - 1, promise))
 
     def _confirm_logged(self, first: int, last: int, read_s: float) -> None:
-        self._context.confirm_s.observe(self._log.completed_s - read_s, last - first + 1)
+        self._statistics.confirm_s.observe(self._log.completed_s - read_s, last - first + 1)
         self.confirm_durable(first, last)
 
     def _confirm_now(self, first: int, last: int) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.channels.own_publishes import OwnPublishes
     from amqpstore_server.broker.exchanges.base import Exchange
     from amqpstore_server.broker.queues.queue import Queue
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
     from amqpstore_server.protocol.field_table import FieldValue
 
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
@@ -74,14 +74,14 @@ class Firehose:
     def __init__(
         self,
         vhost: str,
-        context: BrokerContext,
+        services: BrokerServices,
         exchanges: Mapping[str, Exchange],
         own: OwnPublishes,
     ) -> None:
         self.is_on = False
         self._vhost = vhost
-        self._context = context
-        self._node = context.node
+        self._services = services
+        self._node = services.node
         self._exchanges = exchanges
         self._own = own
 
@@ -105,7 +105,7 @@ class Firehose:
         if self.is_on:
             steps = self._copying(origin, publishes)
             for _ in steps:
-                self._context.background.append(steps)
+                self._services.agenda.background.append(steps)
                 return
 
     def _copying(

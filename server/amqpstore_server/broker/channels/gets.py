@@ -59,9 +59,9 @@ class Gets:
         get = WaitingGet(self, queue, no_ack=no_ack)
         get.is_due = not wait_ms
         if wait_ms:
-            context = self.channel.vhost.context
-            get.timer = context.timers.timer(get.end_wait)
-            get.timer.set(context.clock.monotonic_ms() + wait_ms)
+            services = self.channel.vhost.services
+            get.timer = services.timers.timer(get.end_wait)
+            get.timer.set(services.clock.monotonic_ms() + wait_ms)
         self._line.append(get)
         if len(self._line) == 1:
             self._serve_first()

@@ -25,7 +25,7 @@ from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters, Fate
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction, plan, refuse_if_full
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 
 
 class _Sent:
@@ -126,10 +126,10 @@ class LocalTransaction:
     """
 
     def __init__(
-        self, channel: TransactedChannel, context: BrokerContext, dead_letters: DeadLetters
+        self, channel: TransactedChannel, services: BrokerServices, dead_letters: DeadLetters
     ) -> None:
         self._channel = channel
-        self._context = context
+        self._services = services
         self._dead_letters = dead_letters
         self._uncommitted = channel.uncommitted
         self._byte_count = 0
@@ -216,7 +216,7 @@ class LocalTransaction:
         self._requeues = []
         self._is_adding = False
         self._fates = {}
-        self._context.store.disposal.add([sent.messages for sent in self._sent])
+        self._services.store.disposal.add([sent.messages for sent in self._sent])
         self._forget_sent()
         return settled
 
@@ -229,7 +229,7 @@ class LocalTransaction:
         Raises: PreconditionFailedError, ResourceExhaustedError.
         """
         channel = self._channel
-        transaction = Transaction(self._context)
+        transaction = Transaction(self._services)
         try:
             yield from self.adding_to(transaction)
         except BaseException:
@@ -238,7 +238,7 @@ class LocalTransaction:
         placed, self._placed = self._placed, []
         sequences = {queue: queue.next_sequence for queue, _, _ in placed}
         transaction.commit(channel.outlet.committed, channel.outlet.failed)
-        if (trails := self._context.trails) is not None:
+        if (trails := self._services.trails) is not None:
             # They are the first in each queue: what the transaction rejects goes there after them.
             for queue, count, persistent in placed:
                 first = sequences[queue]
@@ -260,7 +260,7 @@ class LocalTransaction:
         Raises: PreconditionFailedError, if a queue refuses a part. The transaction has to be undone
         then, and if not all steps are taken.
         """
-        self._context.work["transaction"] = None
+        self._services.work["transaction"] = None
         self._is_adding = True
         sent_by_client = self._sent
         plans = []
@@ -287,7 +287,7 @@ class LocalTransaction:
         """Raises: PreconditionFailedError, if the bodies that have to be read back exceed the
         memory limit.
         """
-        room = most = self._context.limits.max_read_back_bytes
+        room = most = self._services.limits.max_read_back_bytes
         self._fates = {}
         each = zip(self._settled, self._requeues, strict=True)
         for number, (delivery, requeue) in enumerate(each, 1):
@@ -324,17 +324,17 @@ class LocalTransaction:
         Args: fate, of those that were rejected; None if they were acked.
         Raises: ReadLaterError, MessageDamagedError.
         """
-        context = self._context
-        left = context.limits.round_budget - self._cost
-        for part in context.store.stored.parts(run):
+        services = self._services
+        left = services.limits.round_budget - self._cost
+        for part in services.store.stored.parts(run):
             place = 0
             while place < len(part):
                 if left <= 0:
                     yield
-                    left = context.limits.round_budget
+                    left = services.limits.round_budget
                 count, cost = affordable(part, left, place)
                 left -= cost
-                context.spent += cost
+                services.agenda.spent += cost
                 messages = part[place : place + count]
                 place += count
                 if fate is None:
@@ -343,8 +343,8 @@ class LocalTransaction:
                     self._dead_letters.add_rejected(transaction, queue, messages, fate)
             if run.messages is None:
                 yield
-                left = context.limits.round_budget
-        self._cost = context.limits.round_budget - left
+                left = services.limits.round_budget
+        self._cost = services.limits.round_budget - left
 
     def finishing(self) -> Iterator[None]:
         """Finish the settled deliveries, in steps: they are part of the store transaction now.
@@ -375,7 +375,7 @@ class LocalTransaction:
                     yield
         finally:
             if settled:
-                self._context.background.append(self._finishing(settled, requeues))
+                self._services.agenda.background.append(self._finishing(settled, requeues))
 
     def _finish(self, delivery: Delivery, requeue: bool | None) -> None:
         if requeue or delivery.queue.is_deleted:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.channels.confirms import Publisher
     from amqpstore_server.broker.messages.envelope import ParsedEnvelope
     from amqpstore_server.broker.routing.routing import Router
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class OwnPublishes:
 
     def __init__(
         self,
-        context: BrokerContext,
+        services: BrokerServices,
         router: Router,
         publisher: Publisher,
         what: str,
@@ -45,7 +45,7 @@ class OwnPublishes:
         *,
         keeps_up: bool = False,
     ) -> None:
-        self._context = context
+        self._services = services
         self._router = router
         self._publisher = publisher
         self._what = what
@@ -62,12 +62,12 @@ class OwnPublishes:
         self._count += count
         if not self._is_under_way:
             self._is_under_way = True
-            self._context.background.append(self._publishing())
+            self._services.agenda.background.append(self._publishing())
 
     def _publishing(self) -> Iterator[None]:
         try:
             while self._waiting:
-                self._context.work[self._what] = None
+                self._services.work[self._what] = None
                 self._publish_some()
                 yield
         finally:

@@ -16,7 +16,7 @@ from amqpstore.format.runs import Run, RunList
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.queues.delivery import Delivery
 from amqpstore_server.broker.work import steps
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.agenda import Agenda
 
 AT_ONCE = 256
 """Deliveries that are settled before others have their turn."""
@@ -143,7 +143,7 @@ class UnackedDeliveries(RunList[Delivery]):
 
 
 def settle_some(
-    context: BrokerContext,
+    agenda: Agenda,
     deliveries: list[Delivery],
     settle: Callable[[Delivery], None],
     *,
@@ -161,14 +161,14 @@ def settle_some(
         batches = steps.in_order(deliveries, _FIRST_SEQUENCE, AT_ONCE)
     else:
         batches = steps.batches(deliveries, AT_ONCE)
-    settling = _settling(context, batches, left, settle)
+    settling = _settling(agenda, batches, left, settle)
     for _ in settling:
         return settling
     return None
 
 
 def _settling(
-    context: BrokerContext,
+    agenda: Agenda,
     batches: Iterator[list[Delivery]],
     left: int,
     settle: Callable[[Delivery], None],
@@ -186,4 +186,4 @@ def _settling(
     finally:
         if left:
             rest = chain([batch], batches) if batch else batches
-            context.background.append(_settling(context, rest, left, settle))
+            agenda.background.append(_settling(agenda, rest, left, settle))

@@ -73,7 +73,7 @@ class BindingDefinitions:
             return False
         self._most_bindings += 1
         if changes := binding_changes(vhost.name, exchange, [binding], add=True):
-            vhost.context.store.definitions.define(changes)
+            vhost.services.store.definitions.define(changes)
         vhost.router.changed()
         self._rebound("bound", "binding.created", exchange, binding)
         self._exchange_queues.bound(exchange, destination)

@@ -14,7 +14,7 @@ from itertools import chain
 from amqpstore_server.broker.monitoring.faults import Contained
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.rules.settings import Settings
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 
 
 class ByteLimits:
@@ -24,8 +24,8 @@ class ByteLimits:
     Args: on_applied, called when a queue has got them: routes depend on the settings of queues.
     """
 
-    def __init__(self, context: BrokerContext, on_applied: Callable[[], None]) -> None:
-        self._context = context
+    def __init__(self, services: BrokerServices, on_applied: Callable[[], None]) -> None:
+        self._services = services
         self._on_applied = on_applied
         self._later: dict[Queue, Settings] = {}
 
@@ -36,12 +36,12 @@ class ByteLimits:
         self._later.pop(queue, None)
         if settings.max_length_bytes is None or queue.settings.max_length_bytes is not None:
             return settings
-        stored = self._context.store.stored
+        stored = self._services.store.stored
         steps = chain.from_iterable(stored.sizes.measuring(one) for one in queue.priorities)
         with Contained(queue):
             for _ in steps:
                 self._later[queue] = settings
-                self._context.background.append(self._applying(queue, settings, steps))
+                self._services.agenda.background.append(self._applying(queue, settings, steps))
                 return replace(settings, max_length_bytes=None)
         return settings
 
@@ -49,7 +49,7 @@ class ByteLimits:
         """Take the steps, and then apply the settings, unless the queue is to have others."""
         with Contained(queue):
             for _ in steps:
-                self._context.work["max-length-bytes"] = None
+                self._services.work["max-length-bytes"] = None
                 yield
                 if queue.is_deleted:
                     self._later.pop(queue, None)

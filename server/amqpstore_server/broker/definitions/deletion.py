@@ -21,7 +21,7 @@ from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing.routing import Router
 from amqpstore_server.broker.transactions.history import Histories
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 
 _AT_ONCE = 48
 """Queues or exchanges of a virtual host which are deleted before others have their turn: about
@@ -33,7 +33,7 @@ class DeletingHost(Protocol):
     """A virtual host as a deletion needs it."""
 
     name: str
-    context: BrokerContext
+    services: BrokerServices
     exchanges: dict[str, Exchange]
     queues: dict[str, Queue]
     owned_queues: OwnedQueues
@@ -102,21 +102,21 @@ class Deletion:
     def commit(self) -> None:
         """Delete all of it. Durable on return."""
         vhost = self._vhost
-        context = vhost.context
+        services = vhost.services
         changes = [*self._changes, *self._unbinding.take()]
         store_queues = [one for queue in self._queues for one in queue.priorities]
-        while any(context.moved[one.id] for one in store_queues):
+        while any(services.moves.counts[one.id] for one in store_queues):
             # The deletion is durable at once. Messages that moved out of the queue must be durable
             # elsewhere before that, or a crash would lose them.
-            context.flush()
+            services.flush()
         counts = [queue.held_count for queue in self._queues]
         if any(queue.unacked_count for queue in self._queues):
-            context.late_acks.queue_deleted()
+            services.late_acks.queue_deleted()
         try:
             if store_queues:
-                context.store.delete_queue(*store_queues, changes=changes)
+                services.store.delete_queue(*store_queues, changes=changes)
             elif changes:
-                context.store.definitions.define(changes)
+                services.store.definitions.define(changes)
         finally:
             # Nothing knows of the other bindings any more, even if the disk is full.
             self._unbinding.go_on()
@@ -129,7 +129,7 @@ class Deletion:
             if not queue.kind:
                 line = "queue deleted" if queue.durable else ""
                 vhost.happened(line, "queue.deleted", {"name": queue.name}, queue=queue.name)
-        context.churn.queue_deleted += sum(queue.is_listed for queue in self._queues)
+        services.statistics.churn.queue_deleted += sum(queue.is_listed for queue in self._queues)
         vhost.router.changed()
 
 
@@ -138,9 +138,9 @@ def deleting_all(vhost: DeletingHost) -> Iterator[None]:
     after each. A crash in between leaves what is left to the next start.
     """
     yield from vhost.branches.rolling_back_all()
-    store = vhost.context.store
+    store = vhost.services.store
     while True:
-        vhost.context.work["vhost deleted"] = None
+        vhost.services.work["vhost deleted"] = None
         store.definitions.begin_group()
         try:
             is_done = _delete_some(vhost)

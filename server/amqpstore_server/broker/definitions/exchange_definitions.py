@@ -81,7 +81,7 @@ class ExchangeDefinitions:
         """
         vhost = self._vhost()
         name = without_line_ends(name)
-        exchange_type = vhost.context.exchange_types.get(type_name)
+        exchange_type = vhost.services.exchange_types.get(type_name)
         if exchange_type is None:
             raise UnknownTypeError(f"unknown exchange type '{type_name}'")
         if name == DEFAULT_EXCHANGE:
@@ -99,7 +99,7 @@ class ExchangeDefinitions:
                 what, compared_exchange(asked), compared_exchange(exchange_row(present))
             )
             return
-        check_name("exchange", name, vhost.name, vhost.context.name_rule)
+        check_name("exchange", name, vhost.name, vhost.services.name_rule)
         count = len(vhost.exchanges) - self._predeclared_count
         check_may_declare(vhost.limits, MAX_EXCHANGES, count, name, vhost.name)
         what = f"exchange '{name}' in vhost '{vhost.name}'"
@@ -116,7 +116,7 @@ class ExchangeDefinitions:
             auto_delete=auto_delete,
             internal=internal,
             arguments=arguments,
-            random=vhost.context.random,
+            random=vhost.services.random,
         )
         if isinstance(exchange, DelayedExchange):
             exchange.check_inner()
@@ -164,7 +164,7 @@ class ExchangeDefinitions:
         """
         vhost = self._vhost()
         extra = {"vhost": vhost.name, "exchange": row["name"], "type": row["type"]}
-        exchange_type = vhost.context.exchange_types.get(row["type"])
+        exchange_type = vhost.services.exchange_types.get(row["type"])
         if exchange_type is None:
             _log.error("exchange left out: no installed package provides its type", extra=extra)
             return
@@ -175,7 +175,7 @@ class ExchangeDefinitions:
                 auto_delete=row["auto_delete"],
                 internal=row["internal"],
                 arguments=row["arguments"],
-                random=vhost.context.random,
+                random=vhost.services.random,
             )
         except Exception as error:  # noqa: BLE001 - the type may be a package's
             _log.error("exchange left out", extra={**extra, "reason": str(error)})
@@ -210,4 +210,4 @@ class ExchangeDefinitions:
 
 def _define(vhost: ExchangeHost, changes: Sequence[Change]) -> None:
     if changes:
-        vhost.context.store.definitions.define(changes)
+        vhost.services.store.definitions.define(changes)

@@ -10,8 +10,8 @@ from itertools import islice
 
 from amqpstore_server.broker.monitoring.faults import called
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.limits import DELETE_COST
+from amqpstore_server.broker.work.services import BrokerServices
 
 _AT_ONCE = 48
 """Queues of a connection that ended which are deleted before others have their turn."""
@@ -24,8 +24,8 @@ class OwnedQueues:
     Args: delete, which deletes a queue, and then calls `remove`.
     """
 
-    def __init__(self, context: BrokerContext, delete: Callable[[Queue], object]) -> None:
-        self._context = context
+    def __init__(self, services: BrokerServices, delete: Callable[[Queue], object]) -> None:
+        self._services = services
         self._delete = delete
         self._of: dict[object, dict[Queue, None]] = {}
         self._ended: set[object] = set()
@@ -54,20 +54,20 @@ class OwnedQueues:
         """Delete a queue that has lost its last consumer: if many queues have in this round, in a
         later one. Until then it is as good as deleted.
         """
-        context = self._context
-        if not context.is_budget_spent:
-            context.spent += DELETE_COST
+        services = self._services
+        if not services.is_budget_spent:
+            services.agenda.spent += DELETE_COST
             self._delete(queue)
             return
         if not self._unused:
-            context.background.append(self._deleting_unused())
+            services.agenda.background.append(self._deleting_unused())
         self._unused[queue] = None
 
     def _deleting_unused(self) -> Iterator[None]:
         """Delete queues that have lost their last consumer, in steps of one commit each."""
-        store = self._context.store
+        store = self._services.store
         while self._unused:
-            self._context.work["unused queues"] = None
+            self._services.work["unused queues"] = None
             store.definitions.begin_group()
             try:
                 for queue in list(islice(self._unused, _AT_ONCE)):
@@ -85,7 +85,7 @@ class OwnedQueues:
         deleting = self._deleting(connection)
         for _ in deleting:
             self._ended.add(connection)
-            self._context.background.append(deleting)
+            self._services.agenda.background.append(deleting)
             return
 
     def _deleting(self, connection: object) -> Iterator[None]:
@@ -95,7 +95,7 @@ class OwnedQueues:
             if not (queue.is_internal or queue.is_deleted):
                 called(partial(self._delete, queue))
             if not number % _AT_ONCE and number < len(queues):
-                self._context.work["exclusive queues"] = None
+                self._services.work["exclusive queues"] = None
                 yield
         self._of.pop(connection, None)
         self._ended.discard(connection)

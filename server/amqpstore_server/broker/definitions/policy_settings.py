@@ -11,7 +11,7 @@ from amqpstore_server.broker.routing.routing import Router
 from amqpstore_server.broker.rules.policy import Policies, Policy
 from amqpstore_server.broker.transactions.history import Histories
 from amqpstore_server.broker.transactions.waiting_letters import WaitingLetters
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 
 _AT_ONCE = 100
 _MATCHES_AT_ONCE = 2000
@@ -28,7 +28,7 @@ class PolicySettings:
 
     def __init__(
         self,
-        context: BrokerContext,
+        services: BrokerServices,
         policies: Policies,
         exchanges: Mapping[str, Exchange],
         queues: Mapping[str, Queue],
@@ -36,19 +36,19 @@ class PolicySettings:
         histories: Histories,
         waiting_letters: WaitingLetters,
     ) -> None:
-        self._context = context
+        self._services = services
         self._policies = policies
         self._exchanges = exchanges
         self._queues = queues
         self._router = router
         self._histories = histories
         self._waiting_letters = waiting_letters
-        self._byte_limits = ByteLimits(context, router.changed)
+        self._byte_limits = ByteLimits(services, router.changed)
 
     def define(self, policies: Sequence[Policy], *, operator: bool) -> None:
         """Replace all policies, or all operator policies. Durable on return."""
         if changes := self._policies.changes(policies, operator=operator):
-            self._context.store.definitions.define(changes)
+            self._services.store.definitions.define(changes)
         self._policies.have(policies, operator=operator)
         self.apply()
 
@@ -60,18 +60,18 @@ class PolicySettings:
     def applying(self) -> Iterator[None]:
         """Do as `apply`, in steps: others may have their turn after each."""
         for _ in self._policies.compiling():
-            self._context.work["policies"] = None
+            self._services.work["policies"] = None
             yield
         at_once = max(1, min(_AT_ONCE, _MATCHES_AT_ONCE // (self._policies.most_compared + 1)))
         exchanges = list(self._exchanges.values())
         for first in range(0, len(exchanges), at_once):
-            self._context.work["policies"] = None
+            self._services.work["policies"] = None
             for exchange in exchanges[first : first + at_once]:
                 self.apply_to_exchange(exchange)
             yield
         queues = list(self._queues.values())
         for first in range(0, len(queues), at_once):
-            self._context.work["policies"] = None
+            self._services.work["policies"] = None
             for queue in queues[first : first + at_once]:
                 if not queue.is_deleted:
                     self.apply_to_queue(queue)
@@ -80,7 +80,7 @@ class PolicySettings:
             yield
         # Only now: messages that one queue drops may go to another, which needs its settings first.
         for first in range(0, len(queues), _AT_ONCE):
-            self._context.work["policies"] = None
+            self._services.work["policies"] = None
             for queue in queues[first : first + _AT_ONCE]:
                 if not queue.is_deleted:
                     queue.enforce()

@@ -23,7 +23,7 @@ from amqpstore_server.broker.work.events import BrokerEvent
 if TYPE_CHECKING:
     from amqpstore_server.broker.exchanges.base import BindingsByKey
     from amqpstore_server.broker.exchanges.bindings import Bindings
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ _RETRY_MS = 1000
 class Removals:
     """The unfinished removals of one virtual host, by the names that wait for them."""
 
-    def __init__(self, vhost: str, context: BrokerContext, bindings: Bindings) -> None:
+    def __init__(self, vhost: str, services: BrokerServices, bindings: Bindings) -> None:
         self.vhost = vhost
-        self.context = context
+        self.services = services
         self.bindings = bindings
         self.queues: dict[str, Unbinding] = {}
         self.exchanges: dict[str, Unbinding] = {}
@@ -51,7 +51,7 @@ class Unbinding:
 
     def __init__(self, removals: Removals) -> None:
         self._removals = removals
-        self._context = removals.context
+        self._services = removals.services
         self._deleted: list[Destination] = []
         self._unbound: list[tuple[Exchange, BindingsByKey]] = []
         self._changes: list[Change] = []
@@ -80,7 +80,7 @@ class Unbinding:
         the deletion or after it.
         """
         changes: list[Change] = []
-        left = self._context.limits.max_unbound
+        left = self._services.limits.max_unbound
         while self._unbound and left:
             source, unbound = self._unbound[-1]
             taken = [unbound.popitem() for _ in range(min(left, len(unbound)))]
@@ -95,7 +95,7 @@ class Unbinding:
         return changes
 
     def _tell(self, source: Exchange, gone: Iterable[Binding]) -> None:
-        events = self._context.events
+        events = self._services.events
         if events.is_heard:
             vhost = self._removals.vhost
             for binding in gone:
@@ -112,16 +112,16 @@ class Unbinding:
         for one in self._deleted:
             if one.durable:
                 self._removals.names(one)[one.name] = self
-        self._context.background.append(self._steps())
+        self._services.agenda.background.append(self._steps())
 
     def step(self) -> None:
         """Remove some bindings with their rows. Raises: DiskFullError (it can be called again),
         DurabilityError.
         """
-        self._context.work["bindings"] = None
+        self._services.work["bindings"] = None
         self._changes = self._changes or self.take()
         if self._changes:
-            self._context.store.definitions.define(self._changes)
+            self._services.store.definitions.define(self._changes)
             self._changes = []
         if self.is_done:
             self._removals.unfinished.pop(self, None)
@@ -143,10 +143,10 @@ class Unbinding:
             except DiskFullError as error:
                 extra = {"vhost": self._removals.vhost, "reason": str(error)}
                 _log.warning("bindings of a deleted queue or exchange are kept", extra=extra)
-                again = self._context.timers.timer(
-                    lambda: self._context.background.append(self._steps())
+                again = self._services.timers.timer(
+                    lambda: self._services.agenda.background.append(self._steps())
                 )
-                again.set(self._context.clock.monotonic_ms() + _RETRY_MS)
+                again.set(self._services.clock.monotonic_ms() + _RETRY_MS)
                 return
             yield
 

@@ -18,8 +18,8 @@ from amqpstore_server.broker.monitoring.faults import Contained
 from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.weak_references import weakly
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.limits import DROP_COST
+from amqpstore_server.broker.work.services import BrokerServices
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.queue import Queue, WayOut
@@ -50,7 +50,7 @@ class Backlog:
     """
 
     def __init__(
-        self, context: BrokerContext, queue: Queue, priorities: Priorities, way_out: WayOut
+        self, services: BrokerServices, queue: Queue, priorities: Priorities, way_out: WayOut
     ) -> None:
         self.priorities = priorities
         self.ready_bytes = 0
@@ -58,11 +58,13 @@ class Backlog:
         self.has_expired = False
         self._queue = weakly(queue)
         self._way_out = way_out
-        self._context = context
-        self._store = context.store
-        self.expiry = context.dates.timer(self._expire_due)
+        self._services = services
+        self._agenda = services.agenda
+        self._moves = services.moves
+        self._store = services.store
+        self.expiry = services.dates.timer(self._expire_due)
         # Set after a message could not be moved or read.
-        self._retry = context.timers.timer(self._try_again)
+        self._retry = services.timers.timer(self._try_again)
 
     # Arrival.
 
@@ -173,7 +175,7 @@ class Backlog:
         were.
         """
         queue = self._queue()
-        if queue in self._context.late_drops:
+        if queue in self._agenda.late_drops:
             queue.drop_late()
         self.ready_bytes = 0
         letters = () if queue.letters is None else queue.letters.priorities
@@ -226,7 +228,7 @@ class Backlog:
 
     def _most_dropped(self, arrived: int) -> int:
         """Return how many messages a limit may drop at once."""
-        limits = self._context.limits
+        limits = self._services.limits
         return max(limits.max_dropped_read, arrived) if self._needs_bodies else limits.max_dropped
 
     def _withdraw_excess(
@@ -254,7 +256,7 @@ class Backlog:
 
     def expire(self) -> None:
         """Remove expired messages, if there are any."""
-        now = self._context.clock.wall_ms()
+        now = self._services.clock.wall_ms()
         if self.has_expired or 0 < self.expiry.due_ms <= now:
             self.has_expired = False
             self.expire_until(now)
@@ -275,7 +277,7 @@ class Backlog:
         if expired and not self.send_away(expired, Reason.EXPIRED):
             self.expiry.set(0)
             if not self._queue().is_set_aside:
-                self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
+                self._retry.set(self._services.clock.monotonic_ms() + _RETRY_MS)
             return False
         return goes_on
 
@@ -338,12 +340,12 @@ class Backlog:
     @property
     def _must_wait(self) -> bool:
         """Whether messages that move to another queue have to wait for another round."""
-        return self._queue().sends_on and self._context.must_moves_wait
+        return self._queue().sends_on and self._moves.must_wait
 
     @property
     def is_late(self) -> bool:
         """Whether messages that have expired wait for their turn to move to another queue."""
-        return self.has_expired or 0 < self.expiry.due_ms <= self._context.clock.wall_ms()
+        return self.has_expired or 0 < self.expiry.due_ms <= self._services.clock.wall_ms()
 
     def _affordable(self, store_queue: amqpstore.Queue, run: Run, least: int = 0) -> Run:
         """Return the part of a withdrawn run that may move in this round. The rest is put back.
@@ -351,14 +353,14 @@ class Backlog:
         Args: least, the number of messages that may move whatever it costs.
         """
         self._left(run)
-        context = self._context
+        agenda, moves = self._agenda, self._moves
         if run.messages is None or not self._queue().sends_on:
-            context.spent += DROP_COST
+            agenda.spent += DROP_COST
             return run
-        most = (context.limits.round_budget - context.spent) / context.move_ratio
+        most = (moves.limits.round_budget - agenda.spent) / moves.ratio
         count, cost = affordable(run.messages, most)
-        context.move_cost = cost
-        context.spent += cost * context.move_ratio
+        moves.expected_cost = cost
+        agenda.spent += cost * moves.ratio
         if max(count, least) >= run.count:
             return run
         part = run.split(max(count, least))
@@ -374,7 +376,7 @@ class Backlog:
         if not self._retry.due_ms:
             extra = {**self._queue().log_fields, "reason": str(error)}
             _log.warning("messages cannot be read at the moment: they are kept", extra=extra)
-            self._retry.set(self._context.clock.monotonic_ms() + _RETRY_MS)
+            self._retry.set(self._services.clock.monotonic_ms() + _RETRY_MS)
 
     def _try_again(self) -> None:
         if self._queue().is_deleted or self._queue().is_set_aside:
@@ -385,9 +387,9 @@ class Backlog:
 
     def _has_room(self) -> bool:
         """Tell whether messages may move out of it now; if not, it tries again when they may."""
-        if not self._queue().sends_on or self._context.has_room:
+        if not self._queue().sends_on or self._moves.has_room:
             return True
-        self._context.wait_for_room(self._try_again)
+        self._moves.wait_for_room(self._try_again)
         return False
 
     def stop_timers(self) -> None:

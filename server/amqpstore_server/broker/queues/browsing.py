@@ -20,7 +20,7 @@ from amqpstore_server.protocol.bounds import MessageRoom
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.queue import Queue
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 SEEN_AT_ONCE = 128
 """Messages that a step reads, and a filter looks at: about 2 ms."""
@@ -83,7 +83,7 @@ class Walk:
 
     def __init__(
         self,
-        context: BrokerContext,
+        services: BrokerServices,
         queue: Queue,
         start: MessagePosition | None = None,
         *,
@@ -93,7 +93,7 @@ class Walk:
         self.position = start or MessagePosition(levels[0][0], 0)
         self.is_done = False
         self._queue = queue
-        self._stored = context.store.stored
+        self._stored = services.store.stored
         self._ends = {level: one.next_sequence for level, one in levels} if until_now else None
         self._browsers: dict[int, Browser] = {}
 
@@ -205,16 +205,18 @@ class _PagePart:
         self.messages.append(seen)
 
 
-def browse(context: BrokerContext, queue: Queue, asked: PageRequest) -> Generator[None, None, Page]:
+def browse(
+    services: BrokerServices, queue: Queue, asked: PageRequest
+) -> Generator[None, None, Page]:
     """Read a page, in steps: others may have their turn after each.
 
     Raises: ReadLaterError.
     """
-    unacked = yield from _unacked(context, queue)
-    walk = Walk(context, queue, asked.start)
+    unacked = yield from _unacked(services, queue)
+    walk = Walk(services, queue, asked.start)
     left = asked.offset
     while left and not walk.is_done:
-        context.work["browse"] = None
+        services.work["browse"] = None
         left = walk.skip(left)
         yield
     first = walk.position
@@ -225,7 +227,7 @@ def browse(context: BrokerContext, queue: Queue, asked: PageRequest) -> Generato
     while not (walk.is_done or part.is_full or after) and (
         len(listed) < asked.limit and scanned < asked.max_scanned
     ):
-        context.work["browse"] = None
+        services.work["browse"] = None
         # Small pages read little; where a filter looks for few, much is read.
         most = asked.limit - len(listed) if asked.matcher is None else SEEN_AT_ONCE
         seen = walk.step(min(most, SEEN_AT_ONCE, asked.max_scanned - scanned))
@@ -241,7 +243,7 @@ def browse(context: BrokerContext, queue: Queue, asked: PageRequest) -> Generato
         yield
     if after is None and not walk.is_done:
         after = walk.position
-    more, stopped = yield from _read_unacked(context, unacked, first, after, asked)
+    more, stopped = yield from _read_unacked(services, unacked, first, after, asked)
     merged = {one.position: one for one in (*more, *listed)}  # what is ready again, is ready
     messages = sorted(merged.values(), key=lambda one: one.position.order)
     if stopped is not None:
@@ -259,12 +261,14 @@ def _is_wanted(seen: SeenMessage, matcher: Matcher | None) -> bool:
     return seen.message is not None and matcher.matches(seen.message, seen.delivery_count)
 
 
-def _unacked(context: BrokerContext, queue: Queue) -> Generator[None, None, list[tuple[int, Run]]]:
+def _unacked(
+    services: BrokerServices, queue: Queue
+) -> Generator[None, None, list[tuple[int, Run]]]:
     """Return what clients have and have not acked, or is leaving the queue: priorities and runs."""
     priorities = {store_queue: level for level, store_queue in queue.priorities.levels()}
     found: list[tuple[int, Run]] = []
     looked_at = 0
-    for taken in _all_taken(context, queue):
+    for taken in _all_taken(services, queue):
         # Copied at once: its owner may split it, or drop its messages from memory, between two
         # steps.
         found += [(priorities[one], _copy_of(run)) for one, run in taken if one in priorities]
@@ -276,12 +280,12 @@ def _unacked(context: BrokerContext, queue: Queue) -> Generator[None, None, list
 
 
 def _all_taken(
-    context: BrokerContext, queue: Queue
+    services: BrokerServices, queue: Queue
 ) -> Iterator[Sequence[tuple[amqpstore.Queue, Run]]]:
     yield queue.leaving.waiting()
-    for prepared in list(context.store.prepared.values()):
+    for prepared in list(services.store.prepared.values()):
         yield prepared.locked
-    for channel in list(context.ack_timeouts.channels):
+    for channel in list(services.ack_timeouts.channels):
         yield [(one.store_queue, one.run) for one in channel.unacked_in(queue)]
 
 
@@ -298,7 +302,7 @@ def _copy_of(run: Run) -> Run:
 
 
 def _read_unacked(
-    context: BrokerContext,
+    services: BrokerServices,
     unacked: Sequence[tuple[int, Run]],
     first: MessagePosition,
     after: MessagePosition | None,
@@ -319,9 +323,9 @@ def _read_unacked(
             break
         place = max(first.sequence - run.first_sequence, 0) if level == first.priority else 0
         while place < run.count and len(listed) <= asked.limit:
-            context.work["browse"] = None
+            services.work["browse"] = None
             count = min(run.count - place, SEEN_AT_ONCE)
-            for message in read_messages(context.store.stored, run, place, count):
+            for message in read_messages(services.store.stored, run, place, count):
                 position = MessagePosition(level, run.first_sequence + place)
                 place += 1
                 if after is not None and position.order >= after.order:

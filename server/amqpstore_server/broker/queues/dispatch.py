@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from amqpstore_server.broker.errors import AccessRefusedError
 from amqpstore_server.broker.rules.settings import is_quorum
 from amqpstore_server.broker.weak_references import weakly
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.consumer import Consumer, ConsumingChannel
@@ -35,10 +35,11 @@ _MANY = 8
 class Dispatch:
     """The consumers of a queue, in the order in which they started."""
 
-    def __init__(self, context: BrokerContext, queue: Queue) -> None:
+    def __init__(self, services: BrokerServices, queue: Queue) -> None:
         # Ordered dictionaries: of a hundred thousand consumers each can leave in no time.
         self.consumers: OrderedDict[Consumer, None] = OrderedDict()
-        self._context = context
+        self._services = services
+        self._agenda = services.agenda
         self._queue = weakly(queue)
         self._backlog = queue.backlog
         self._priorities = queue.backlog.priorities
@@ -238,8 +239,8 @@ class Dispatch:
         their turn first.
         """
         queue = self._queue()
-        context = self._context
-        most = context.limits.max_handed_out
+        agenda = self._agenda
+        most = self._services.limits.max_handed_out
         while ready > 0:
             count = len(line)
             if count <= ready:
@@ -265,9 +266,9 @@ class Dispatch:
             if not given:
                 return ready
             ready -= given
-            context.handed_out += given
+            agenda.handed_out += given
             if yields and (
-                context.handed_out >= most or any(consumer.shares_limit for consumer in able)
+                agenda.handed_out >= most or any(consumer.shares_limit for consumer in able)
             ):
                 queue.touch()
                 return 0

@@ -47,7 +47,7 @@ class DelayBacklog(Backlog):
                 return
             if not store_queue.ready_count and (number + 1) * _SLICE_MS <= now_ms:
                 # Not before the copies of the messages that left it are durable.
-                self._context.when_durable(partial(self._end_slice, number, store_queue))
+                self._services.when_durable(partial(self._end_slice, number, store_queue))
         self.watch_expiry()
 
     def watch_expiry(self) -> None:
@@ -98,7 +98,7 @@ class DelayQueue(Queue):
         return True
 
     def _expires_ms(self, envelope: ParsedEnvelope) -> int:
-        return self._context.clock.wall_ms() + delay_ms(decode_properties(envelope.properties))
+        return self._services.clock.wall_ms() + delay_ms(decode_properties(envelope.properties))
 
     def _store_queue(self, envelope: ParsedEnvelope, expires_ms: int) -> amqpstore.Queue:  # noqa: ARG002
         return self.priorities.at(expires_ms // _SLICE_MS)
@@ -168,7 +168,7 @@ class ConsumedQueue(Queue):
 
     def _expires_ms(self, envelope: ParsedEnvelope) -> int:  # noqa: ARG002 - its time in the queue is over
         ttl = self.settings.message_ttl
-        return 0 if ttl is None else self._context.clock.wall_ms() + ttl
+        return 0 if ttl is None else self._services.clock.wall_ms() + ttl
 
 
 class ReplyQueue(Queue):

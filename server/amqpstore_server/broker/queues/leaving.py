@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterError
 from amqpstore_server.broker.weak_references import weakly
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.backlog import Taken
@@ -48,8 +48,8 @@ class _Going(NamedTuple):
 class Leaving:
     """The messages that are leaving one queue, in order."""
 
-    def __init__(self, context: BrokerContext, queue: Queue) -> None:
-        self._context = context
+    def __init__(self, services: BrokerServices, queue: Queue) -> None:
+        self._services = services
         self._queue = weakly(queue)
         self.line: deque[_Going] = deque()
         self.added = 0
@@ -88,17 +88,18 @@ class Leaving:
 
     def pump(self) -> None:
         """Let some of them leave; the queue goes on later while there are more."""
-        context = self._context
+        services = self._services
+        agenda, moves = services.agenda, services.moves
         while self.line:
-            if not context.has_room:
-                context.wait_for_room(self._queue().touch)
+            if not moves.has_room:
+                moves.wait_for_room(self._queue().touch)
                 return
-            if context.must_moves_wait:
+            if moves.must_wait:
                 self._queue().go_on_later()
                 return
             going = self.line.popleft()
             taken = going.taken
-            part, rest = context.store.stored.bring_back(*taken, in_parts=True)
+            part, rest = services.store.stored.bring_back(*taken, in_parts=True)
             if rest is not None:
                 self.line.appendleft(going._replace(taken=taken._replace(run=rest)))
             if isinstance(part, PartlyReadError):
@@ -109,10 +110,10 @@ class Leaving:
                 return
             if isinstance(part, MessageDamagedError):
                 continue
-            most = (context.limits.round_budget - context.spent) / context.move_ratio
+            most = (services.limits.round_budget - agenda.spent) / moves.ratio
             count, cost = affordable(part.messages or (), most)
-            context.move_cost = cost
-            context.spent += cost * context.move_ratio
+            moves.expected_cost = cost
+            agenda.spent += cost * moves.ratio
             if count < part.count:
                 left, part = part, part.split(count)
                 self.line.appendleft(going._replace(taken=taken._replace(run=left)))
@@ -133,7 +134,7 @@ class Leaving:
         """Drop them: the queue is deleted, and they with it."""
         line, self.line = self.line, deque()
         for taken, _, _ in line:
-            self._context.store.ack(*taken)
+            self._services.store.ack(*taken)
 
 
 def affordable(messages: Sequence[Message], most: float, place: int = 0) -> tuple[int, int]:

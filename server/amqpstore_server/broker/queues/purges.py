@@ -19,7 +19,7 @@ from amqpstore_server.broker.weak_references import weakly
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.queue import Queue
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 _log = logging.getLogger(__name__)
 
@@ -32,12 +32,12 @@ _UNTIL = "until_ms"
 class Purges:
     """The purges of one queue that can be undone, the oldest first."""
 
-    def __init__(self, context: BrokerContext, queue: Queue) -> None:
-        self._context = context
+    def __init__(self, services: BrokerServices, queue: Queue) -> None:
+        self._services = services
         self._queue = weakly(queue)
-        self._store = context.store
+        self._store = services.store
         self._purged: list[Purged] = []
-        self._ends = context.dates.timer(self._end_due)
+        self._ends = services.dates.timer(self._end_due)
 
     def __len__(self) -> int:
         """Return how many can be undone."""
@@ -49,7 +49,7 @@ class Purges:
         """
         count = sum(one.ready_count for one in store_queues)
         if undo_ms := self._undo_ms():
-            until_ms = self._context.clock.wall_ms() + undo_ms
+            until_ms = self._services.clock.wall_ms() + undo_ms
             try:
                 purged = self._store.purge_aside(store_queues, {_UNTIL: until_ms})
             except DiskFullError:
@@ -65,7 +65,7 @@ class Purges:
         """Return for how long a purge can be undone; 0 if it cannot."""
         seconds = self._queue().settings.purge_undo_seconds
         if seconds is None:
-            seconds = self._context.purge_undo_s
+            seconds = self._services.purge_undo_s
         return 0 if self._store.space.is_low else seconds * 1000
 
     def restore(self, purged: Purged) -> None:
@@ -113,7 +113,7 @@ class Purges:
         self._ends.end()
 
     def _end_due(self) -> None:
-        now_ms = self._context.clock.wall_ms()
+        now_ms = self._services.clock.wall_ms()
         self._end([one for one in self._purged if _until_ms(one) <= now_ms])
         # Those that could not end are due still.
         next_ms = min((_until_ms(one) for one in self._purged), default=0)

@@ -31,7 +31,7 @@ from amqpstore_server.broker.rules.settings import (
     Settings,
     is_quorum,
 )
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.messages.envelope import ParsedEnvelope
@@ -93,7 +93,7 @@ class Queue:
 
     def __init__(
         self,
-        context: BrokerContext,
+        services: BrokerServices,
         store_queue: amqpstore.Queue,
         name: str,
         *,
@@ -114,13 +114,13 @@ class Queue:
         self.settings = Settings()
         self.letter_strategy = self.settings.letter_strategy
         self.priorities = Priorities(
-            context.store, store_queue, keeps_transient=is_quorum(arguments)
+            services.store, store_queue, keeps_transient=is_quorum(arguments)
         )
-        self.backlog = self.backlog_type(context, self, self.priorities, way_out)
-        self.consumers = Dispatch(context, self)
+        self.backlog = self.backlog_type(services, self, self.priorities, way_out)
+        self.consumers = Dispatch(services, self)
         self.waiting = GetLine(self)
-        self.leaving = Leaving(context, self)
-        self.purges = Purges(context, self)
+        self.leaving = Leaving(services, self)
+        self.purges = Purges(services, self)
         self.history: KeepsConsumed | None = None
         """The history that keeps consumed messages; None if they are just removed."""
         self.letters: LettersQueue | None = None
@@ -135,11 +135,12 @@ class Queue:
         self._failure = ""
         self._has_new = False
         self._is_limited = False
-        self._context = context
-        self._store = context.store
+        self._services = services
+        self._agenda = services.agenda
+        self._store = services.store
         self._on_set_aside = on_set_aside
         self.coming = self.coming_bytes = 0  # what will arrive once a transaction is durable
-        self._unused = context.timers.timer(lambda: on_unused(self))
+        self._unused = services.timers.timer(lambda: on_unused(self))
 
     @property
     def log_fields(self) -> dict[str, object]:
@@ -243,39 +244,38 @@ class Queue:
         expires = self.settings.expires
         in_use = self.consumers or self.waiting
         idle = expires is not None and not (in_use or self.is_deleted or self.is_set_aside)
-        now_ms = self._context.clock.monotonic_ms()
+        now_ms = self._services.clock.monotonic_ms()
         self._unused.set(now_ms + expires if idle and expires is not None else 0)
 
     def fetched_from(self) -> None:
         """Note that somebody is about to fetch a message: none that should have left before."""
         self.used()
-        context = self._context
-        context.are_moves_paused = False
-        if self in context.late_drops:
+        self._services.moves.are_paused = False
+        if self in self._agenda.late_drops:
             self.drop_late()
         self.backlog.expire()
 
     def touch(self) -> None:
         """Have `pump` called at the end of this round."""
-        self._context.touched[self] = None
+        self._agenda.touched[self] = None
 
     def go_on_later(self) -> None:
         """Have `pump` called in a later round, which has a budget to move and drop messages."""
-        self._context.unfinished[self] = None
+        self._agenda.unfinished[self] = None
 
     def catch_up(self) -> None:
         """Do the work of the round's end now, so that counts are right.
 
         A waiting consumer gets the messages that arrived before a get or a count that follows them.
         """
-        context = self._context
-        if context.freed:
-            context.touch_freed()
-        waiting = (context.touched, context.arrivals, context.unfinished, context.late_drops)
+        agenda = self._agenda
+        if agenda.freed:
+            agenda.touch_freed()
+        waiting = (agenda.touched, agenda.arrivals, agenda.unfinished, agenda.late_drops)
         if any(self in line for line in waiting):
-            context.touched.pop(self, None)
-            context.arrivals.pop(self, None)
-            context.are_moves_paused = False  # somebody asks what is in it
+            agenda.touched.pop(self, None)
+            agenda.arrivals.pop(self, None)
+            self._services.moves.are_paused = False  # somebody asks what is in it
             self.pump()
 
     def pump(self, *, yields: bool = False) -> None:
@@ -286,8 +286,8 @@ class Queue:
         """
         if self.is_deleted or self.is_set_aside:
             return
-        if not yields and self._context.freed:
-            self._context.touch_freed()
+        if not yields and self._agenda.freed:
+            self._agenda.touch_freed()
         # As `Contained` does it: this is the hot path.
         try:
             self._pump(yields=yields)
@@ -298,7 +298,7 @@ class Queue:
 
     def _pump(self, *, yields: bool) -> None:
         backlog = self.backlog
-        if self._is_limited and self in self._context.late_drops:
+        if self._is_limited and self in self._agenda.late_drops:
             self.drop_late()
         if self._has_new:
             self._has_new = False
@@ -320,8 +320,8 @@ class Queue:
 
     def _hand_out(self, *, yields: bool = False) -> None:
         """Serve waiting gets first, then the consumers: each get takes one message."""
-        if self.history is not None and not self._context.has_room:
-            self._context.wait_for_room(self.touch)
+        if self.history is not None and not self._services.moves.has_room:
+            self._services.moves.wait_for_room(self.touch)
             return
         moves_on = self.history is not None or self.settings.dead_letter_exchange is not None
         if moves_on and self.leaving.is_long:
@@ -392,8 +392,8 @@ class Queue:
         with Contained(self):
             # Consumers that can take it at once get it before anything is dropped: with a length or
             # TTL of 0 no message would pass otherwise.
-            if self._context.freed:
-                self._context.touch_freed()
+            if self._agenda.freed:
+                self._agenda.touch_freed()
             self._hand_out()
             self.backlog.expire()
             if drops_later:
@@ -402,12 +402,12 @@ class Queue:
                 self.backlog.drop_excess(count)
 
     def _drop_later(self, count: int) -> None:
-        late = self._context.late_drops
+        late = self._agenda.late_drops
         late[self] = late.get(self, 0) + count
 
     def drop_late(self) -> None:
         """Drop what is too much since publishes to many queues."""
-        count = self._context.late_drops.pop(self, 0)
+        count = self._agenda.late_drops.pop(self, 0)
         with Contained(self):
             self.backlog.drop_excess(count)
 
@@ -429,7 +429,7 @@ class Queue:
             return False
         accepted = messages if placement.most is None else messages[: placement.most]
         self.backlog.arrived(accepted, placement.expires_ms)
-        is_due = 0 < placement.expires_ms <= self._context.clock.wall_ms()
+        is_due = 0 < placement.expires_ms <= self._services.clock.wall_ms()
         return is_due or self.backlog.excess > 0
 
     def expect(self, count: int, byte_count: int) -> None:
@@ -458,7 +458,7 @@ class Queue:
         ttl = self.settings.message_ttl
         if envelope.expiration_ms is not None:
             ttl = envelope.expiration_ms if ttl is None else min(ttl, envelope.expiration_ms)
-        return 0 if ttl is None else self._context.clock.wall_ms() + ttl
+        return 0 if ttl is None else self._services.clock.wall_ms() + ttl
 
     # Settling of deliveries.
 
@@ -578,7 +578,7 @@ class Queue:
     def _stop(self) -> None:
         """Stop all activity of the queue."""
         self.backlog.stop_timers()
-        self._context.late_drops.pop(self, None)
+        self._agenda.late_drops.pop(self, None)
         self._unused.end()
         self.waiting.answer_all()
 

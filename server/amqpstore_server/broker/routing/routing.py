@@ -19,13 +19,13 @@ from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.work.context import Pumped
+from amqpstore_server.broker.work.agenda import Pumped
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 DEFAULT_EXCHANGE = ""
 
@@ -57,12 +57,12 @@ class Route:
 
     If all of them append what comes, `placements` are where the messages go, and `stored` the same
     as queues of the store; otherwise both are empty and each queue has to be asked. `touches` are
-    the plain queues as entries of `BrokerContext.arrivals`, and `limited` the others, which have to
-    be told (see `Queue.appended`). `counters` are those of the exchange that messages
-    are published to; `copies` is the number of queues. `is_routed` tells whether it counts as
-    routed; `is_dropped`, whether messages that are not returned are lost; `is_simple`, whether
-    whatever comes is taken, and when it is safe depends on the message alone; then `is_durable` is
-    what the queues are.
+    the plain queues as entries of `Agenda.arrivals`, and `limited` the others, which have to be
+    told (see `Queue.appended`). `counters` are those of the exchange that messages are published
+    to; `copies` is the number of queues. `is_routed` tells whether it counts as routed;
+    `is_dropped`, whether messages that are not returned are lost; `is_simple`, whether whatever
+    comes is taken, and when it is safe depends on the message alone; then `is_durable` is what the
+    queues are.
     """
 
     __slots__ = (
@@ -157,13 +157,14 @@ class Router:
         vhost: str,
         exchanges: Mapping[str, Exchange],
         queues: Mapping[str, Queue],
-        context: BrokerContext,
+        services: BrokerServices,
     ) -> None:
         self.vhost = vhost
-        self._context = context
+        self._services = services
+        self._agenda = services.agenda
         self._is_slow = False
         """Whether the last route that `shared_route` had to look for took long."""
-        max_cached_bytes = context.limits.max_cached_bytes
+        max_cached_bytes = services.limits.max_cached_bytes
         self.default_counters = ExchangeCounters()
         """The counters of the default exchange: it is not in `exchanges`."""
         self._exchanges = exchanges
@@ -236,13 +237,11 @@ class Router:
         exchange = self._exchanges.get(exchange_name)
         if exchange_name != DEFAULT_EXCHANGE and (exchange is None or exchange.internal):
             return None
-        context = self._context
-        if (
-            context.spent >= context.limits.round_budget
-        ):  # not by `is_budget_spent`: each call costs
+        services = self._services
+        if self._agenda.spent >= services.limits.round_budget:  # a call less than `is_budget_spent`
             return None
         # What seems to be slow may have been interrupted, and processor time takes longer to read.
-        clock_s = context.cpu_s if self._is_slow else context.elapsed_s
+        clock_s = services.cpu_s if self._is_slow else services.elapsed_s
         began_s = clock_s()
         route, is_shared, _ = self._search_address(address, _NO_PROPERTIES)
         if (took_s := clock_s() - began_s) > _USUAL_S or self._is_slow:
@@ -254,7 +253,7 @@ class Router:
     def _took(self, cpu_s: float) -> None:
         """Subtract a long search for a route from the budget of the round."""
         if cpu_s > _USUAL_S:
-            self._context.spent += cpu_s * 1e6
+            self._agenda.spent += cpu_s * 1e6
 
     def _remember(self, address: _Address, route: Route | None) -> Route | None:
         """Remember the route of an address, or that it depends on more."""
@@ -292,7 +291,7 @@ class Router:
             return
         self.check(envelope.exchange)
         if address not in self._routes:
-            cpu_s = self._context.cpu_s
+            cpu_s = self._services.cpu_s
             began_s = cpu_s()
             route, is_shared, _ = self._search(envelope, _NO_PROPERTIES)
             self._took(cpu_s() - began_s)
@@ -381,7 +380,7 @@ class Router:
         route = self._read_routes.get(key)
         if route is not None:
             return route, True
-        cpu_s = self._context.cpu_s
+        cpu_s = self._services.cpu_s
         began_s = cpu_s()
         properties = decode_properties(envelope.properties)
         if (exchange := self._exchanges.get(envelope.exchange)) is not None:

@@ -46,7 +46,7 @@ from amqpstore_server.broker.transactions.waiting_letters import (
     refusal,
 )
 from amqpstore_server.broker.weak_references import weak_method
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.protocol.content import (
     BasicProperties,
     decode_property,
@@ -89,12 +89,12 @@ _KEY_HEADERS = [(name, encode_name(name)) for name in KEY_HEADERS]
 class DeadLetters:
     """The dead letters of one virtual host. Args: waiting, those that wait in their queues."""
 
-    def __init__(self, context: BrokerContext, router: Router, waiting: WaitingLetters) -> None:
-        self._context = context
+    def __init__(self, services: BrokerServices, router: Router, waiting: WaitingLetters) -> None:
+        self._services = services
         self._router = router
         self._waiting = waiting
         waiting.plan = weak_method(self.plan_letter)
-        self._mark = mark_of(context.store.store_id)
+        self._mark = mark_of(services.store.store_id)
 
     def dead_letter(self, queue: Queue, taken: Sequence[Taken], reason: Reason) -> bool:
         """Send messages that were taken off a queue to its dead-letter exchange, or drop them.
@@ -105,7 +105,7 @@ class DeadLetters:
             # A full queue drops one for each that arrives, so this should be cheap.
             count = self._count(queue, taken, reason)
             for run in taken:
-                self._context.store.ack(*run)
+                self._services.store.ack(*run)
             queue.departures.note(reason.departure, count)
             return True
         is_kept = queue.letter_strategy is LetterStrategy.AT_LEAST_ONCE
@@ -115,7 +115,7 @@ class DeadLetters:
             return False
         fate = Fate()
         add = partial(self._add, queue=queue, taken=taken, reason=reason, fate=fate)
-        if not move(self._context, queue, taken, add):
+        if not move(self._services, queue, taken, add):
             return False
         fate.note(queue, reason, self._count(queue, taken, reason))
         return True
@@ -124,7 +124,7 @@ class DeadLetters:
         """Send messages that a full queue refused to its dead-letter exchange. Returns how many
         arrived in a queue.
         """
-        transaction = Transaction(self._context)
+        transaction = Transaction(self._services)
         arrived = self.add_refused(transaction, queue, messages)
         transaction.commit()
         return arrived
@@ -135,7 +135,8 @@ class DeadLetters:
         """Add to a transaction: messages that a full queue refused go to its dead-letter exchange.
         Returns how many arrive in a queue.
         """
-        self._context.dead_letters[Reason.MAXLEN, LetterStrategy.AT_MOST_ONCE] += len(messages)
+        dead_letters = self._services.statistics.dead_letters
+        dead_letters[Reason.MAXLEN, LetterStrategy.AT_MOST_ONCE] += len(messages)
         fate = Fate()
         self.add_messages(transaction, queue, messages, Reason.MAXLEN, fate)
         return len(messages) - fate.cycles - fate.unrouted
@@ -155,7 +156,7 @@ class DeadLetters:
         """
         for one in taken:
             transaction.ack(queue, one)
-            messages = self._context.store.stored.read_all(one.run)
+            messages = self._services.store.stored.read_all(one.run)
             if queue.letter_strategy is LetterStrategy.AT_LEAST_ONCE:
                 self._keep(transaction, queue, messages, reason, fate)
             else:
@@ -193,7 +194,7 @@ class DeadLetters:
         """Count messages that have died, by RabbitMQ's reasons. Returns how many there are."""
         count = sum([one.run.count for one in taken])
         if reason != Reason.REJECTED:  # those its channel has counted
-            self._context.dead_letters[reason, queue.letter_strategy] += count
+            self._services.statistics.dead_letters[reason, queue.letter_strategy] += count
         return count
 
     def add_messages(
@@ -212,7 +213,7 @@ class DeadLetters:
         exchange = queue.settings.dead_letter_exchange
         if exchange is None:
             return
-        now_s = self._context.clock.wall_ms() // 1000
+        now_s = self._services.clock.wall_ms() // 1000
         known: Route | None = None
         targets: list[Queue] = []
         first: ParsedEnvelope | None = None
@@ -305,7 +306,7 @@ class DeadLetters:
         mark = headers.pop(LANDMARK_FIELD, None)
         if place < len(before) and place >= deaths_since_publish(mark, self._mark):
             deaths[0] = deaths[0].published_by(envelope.exchange, shown_keys)
-        max_deaths = self._context.limits.max_deaths
+        max_deaths = self._services.limits.max_deaths
         landmark, marked = landmark_after(mark, self._mark, place, queue.name, reason, max_deaths)
         deaths = deaths[:max_deaths]
         headers[DEATHS_FIELD] = encode_deaths(deaths)

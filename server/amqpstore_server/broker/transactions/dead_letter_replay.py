@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.queues.queue import Queue
     from amqpstore_server.broker.routing.publish_rights import PublishRights
     from amqpstore_server.broker.routing.routing import Router
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 REPLAY_COUNT = "x-replay-count"
 MAX_REPLAYS = 10
@@ -100,7 +100,7 @@ class Return(NamedTuple):
 
 
 def replaying_dead_letters(
-    context: BrokerContext,
+    services: BrokerServices,
     router: Router,
     queues: Mapping[str, Queue],
     queue: Queue,
@@ -112,19 +112,19 @@ def replaying_dead_letters(
     Durable when it returns. Raises: ReadLaterError.
     """
     handled = Handled()
-    letters = _Letters(context, router, queues, queue, how)
-    for piece in selected(context, queue, selection, min(_PIECE, context.limits.max_selected)):
+    letters = _Letters(services, router, queues, queue, how)
+    for piece in selected(services, queue, selection, min(_PIECE, services.limits.max_selected)):
         if piece is None:
             yield
             continue
-        yield from room(context)
+        yield from room(services)
         if queue.is_deleted or queue.is_set_aside:
             handled.stopped = GONE
             break
         letters.send_back(piece, handled)
         if handled.stopped:
             break
-    yield from durable(context)
+    yield from durable(services)
     return handled
 
 
@@ -133,18 +133,18 @@ class _Letters:
 
     def __init__(
         self,
-        context: BrokerContext,
+        services: BrokerServices,
         router: Router,
         queues: Mapping[str, Queue],
         queue: Queue,
         how: Return,
     ) -> None:
-        self._context = context
+        self._services = services
         self._router = router
         self._queues = queues
         self._queue = queue
         self._how = how
-        self._mark = mark_of(context.store.store_id)
+        self._mark = mark_of(services.store.store_id)
 
     def send_back(self, piece: Sequence[SeenMessage], handled: Handled) -> None:
         """Send a piece back, in one transaction."""
@@ -158,7 +158,7 @@ class _Letters:
         ]
         going: list[tuple[Taken, list[Message]]] = []
         staying: list[tuple[Taken, list[Message]]] = []
-        transaction = Transaction(self._context)
+        transaction = Transaction(self._services)
         try:
             for taken, messages in returning:
                 try:
@@ -169,7 +169,7 @@ class _Letters:
                 else:
                     transaction.ack(self._queue, taken)
                     going.append((taken, messages))
-            commit(self._context, transaction)
+            commit(self._services, transaction)
         except Exception as error:
             transaction.undo()
             put_back(self._queue, returning)

@@ -23,14 +23,14 @@ from amqpstore_server.protocol.field_table import Int64
 if TYPE_CHECKING:
     from amqpstore_server.broker.routing.routing import Router
     from amqpstore_server.broker.transactions.dead_letter import DeadLetters
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 
 class ExchangeQueues:
     """Moves messages out of the queues in which exchanges keep them."""
 
-    def __init__(self, context: BrokerContext, router: Router, dead_letters: DeadLetters) -> None:
-        self._context = context
+    def __init__(self, services: BrokerServices, router: Router, dead_letters: DeadLetters) -> None:
+        self._services = services
         self._router = router
         self._dead_letters = dead_letters
 
@@ -43,10 +43,10 @@ class ExchangeQueues:
             for one in taken:
                 transaction.ack(queue, one)
                 if exchange is not None:
-                    waited = self._context.store.stored.read_all(one.run)
+                    waited = self._services.store.stored.read_all(one.run)
                     routed.append(self._add_waited(transaction, exchange, waited))
 
-        if not move(self._context, queue, taken, add):
+        if not move(self._services, queue, taken, add):
             return False
         queue.departures.note(Departure.RELEASED, sum(routed))
         unrouted = sum([one.run.count for one in taken]) - sum(routed)
@@ -93,7 +93,7 @@ class ExchangeQueues:
         history = exchange.own_queue
         if not isinstance(history, RecentHistoryQueue):
             return
-        transaction = Transaction(self._context)
+        transaction = Transaction(self._services)
         for envelope, group in groupby(history.messages(), attrgetter("envelope")):
             properties = decode_properties(envelope.properties)
             parsed = parse_envelope(

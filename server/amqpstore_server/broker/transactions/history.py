@@ -27,7 +27,7 @@ from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Int64
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 _log = logging.getLogger(__name__)
 
@@ -41,15 +41,15 @@ CONSUMED_AT = "x-consumed-at"
 class QueueHistory:
     """Handles the messages consumed from one queue: `queue` keeps copies."""
 
-    def __init__(self, context: BrokerContext, queue: ConsumedQueue) -> None:
+    def __init__(self, services: BrokerServices, queue: ConsumedQueue) -> None:
         self.queue = queue
-        self._context = context
+        self._services = services
         self._has_room = True
         self._last: tuple[Envelope, int, ParsedEnvelope] | None = None
 
     def consumed(self, queue: Queue, taken: Taken) -> None:
         """Ack a run that was taken off the queue, and add it to the history."""
-        transaction = Transaction(self._context)
+        transaction = Transaction(self._services)
         transaction.consume(queue, taken)
         transaction.commit()
 
@@ -62,7 +62,7 @@ class QueueHistory:
         """
         if self.queue.is_set_aside or not self._look_for_room(consumed):
             return
-        now_ms = self._context.clock.wall_ms()
+        now_ms = self._services.clock.wall_ms()
         for envelope, group in groupby(consumed, attrgetter("envelope")):
             parsed = self._envelope(envelope, now_ms)
             messages = [Message(parsed, message.body) for message in group]
@@ -85,7 +85,7 @@ class QueueHistory:
         needed_bytes = sum([len(one.body) + len(one.envelope.head) for one in messages])
         needed_bytes += _COPY_BYTES * len(messages)
         try:
-            self._context.store.check_writable(publishing=True, needed_bytes=needed_bytes)
+            self._services.store.check_writable(publishing=True, needed_bytes=needed_bytes)
         except DiskFullError as error:
             self._has_room = False
             if had_room:
@@ -99,11 +99,11 @@ class Histories:
 
     def __init__(
         self,
-        context: BrokerContext,
+        services: BrokerServices,
         queues: Mapping[str, Queue],
         create: Callable[[str, Queue], Queue],
     ) -> None:
-        self._context = context
+        self._services = services
         self._queues = queues
         self._create = create
 
@@ -127,13 +127,13 @@ class Histories:
             if patience:
                 patience -= 1
             else:
-                self._context.flush()
-                self._context.spent = 0
-                self._context.are_moves_paused = False
+                self._services.flush()
+                self._services.agenda.spent = 0
+                self._services.moves.are_paused = False
                 queue.pump()
             yield
         if kept.is_expecting:
-            yield from durable(self._context)
+            yield from durable(self._services)
 
     def apply(self, queue: Queue) -> None:
         """Give a queue the history that its settings ask for.
@@ -157,4 +157,4 @@ class Histories:
                 )
             )
             if settings.keeps_history:
-                queue.history = QueueHistory(self._context, kept)
+                queue.history = QueueHistory(self._services, kept)

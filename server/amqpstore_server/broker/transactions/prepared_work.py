@@ -17,7 +17,7 @@ from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.transaction import Column, when_moved
-from amqpstore_server.broker.work.context import BrokerContext
+from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.broker.work.steps import in_order
 from amqpstore_server.protocol.content import decode_properties
 
@@ -38,9 +38,9 @@ class PreparedWork:
     """
 
     def __init__(
-        self, context: BrokerContext, prepared: Prepared, queues: Mapping[int, Queue]
+        self, services: BrokerServices, prepared: Prepared, queues: Mapping[int, Queue]
     ) -> None:
-        self._context = context
+        self._services = services
         self._prepared = prepared
         self._queues = queues
         self.without_queue: Counter[str] = Counter()
@@ -82,14 +82,14 @@ class PreparedWork:
         for queue_id, count in prepared.without_queue.items():
             deleted = self._queues.get(queue_id)
             self.without_queue[deleted.name if deleted else ""] += count
-        when_moved(self._context, prepared.acked_queue_ids, columns, on_durable, or_else)
+        when_moved(self._services, prepared.acked_queue_ids, columns, on_durable, or_else)
         return columns
 
     def _placing(self, columns: list[Column]) -> Iterator[None]:
         """Add where its messages go to the columns. Raises: ReadLaterError, UndecidableError."""
         count = 0
         for publish in self._prepared.reading():
-            self._context.work["branch"] = None
+            self._services.work["branch"] = None
             if publish is None:
                 yield
                 continue
@@ -116,7 +116,7 @@ class PreparedWork:
         batch: list[_Locked] = []
         try:
             while left:
-                self._context.work["branch"] = None
+                self._services.work["branch"] = None
                 batch = next(batches)
                 while batch:
                     left -= 1
@@ -126,14 +126,14 @@ class PreparedWork:
         finally:
             if left:
                 rest = chain([batch], batches) if batch else batches
-                self._context.background.append(self._putting_back(rest, left))
+                self._services.agenda.background.append(self._putting_back(rest, left))
 
     def _put_back(self, store_queue: amqpstore.Queue, run: Run) -> None:
         queue = self._queues.get(store_queue.id)
         if queue is None:
             return
         if queue.is_deleted:
-            self._context.store.ack(store_queue, run)
+            self._services.store.ack(store_queue, run)
             return
         queue.departures.note_back(run.count)
         queue.backlog.put_back(Taken(store_queue, run))

@@ -32,7 +32,7 @@ from amqpstore_server.protocol.content import decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import Timestamp
 
 if TYPE_CHECKING:
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 REPLAYED = "x-replayed"
 _MESSAGE_BYTES = 256
@@ -94,9 +94,9 @@ class Replays:
     """The replays of one virtual host."""
 
     def __init__(
-        self, context: BrokerContext, queues: Mapping[str, Queue], histories: Histories
+        self, services: BrokerServices, queues: Mapping[str, Queue], histories: Histories
     ) -> None:
-        self._context = context
+        self._services = services
         self._queues = queues
         self._histories = histories
 
@@ -118,10 +118,10 @@ class Replays:
         if kept is None or kept.is_deleted or target is None or not target.is_listed:
             return ReplayOutcome.NOWHERE
         kept.backlog.expire()
-        if self._context.store.log.pending_bytes >= self._context.limits.max_replay_bytes:
+        if self._services.store.log.pending_bytes >= self._services.limits.max_replay_bytes:
             # Many replays in a row must not fill memory with bytes that wait for the disk.
-            self._context.flush()
-        transaction = Transaction(self._context)
+            self._services.flush()
+        transaction = Transaction(self._services)
         try:
             outcome = yield from self._add_copies(transaction, kept, target, request)
         except BaseException:
@@ -146,7 +146,7 @@ class Replays:
             if kept.is_deleted or target.is_deleted:
                 return ReplayOutcome.NOWHERE
             if copy is None:
-                self._context.work["replay"] = None
+                self._services.work["replay"] = None
                 yield
                 continue
             parsed, messages = copy
@@ -166,14 +166,14 @@ class Replays:
         Raises: PreconditionFailedError, if there are too many.
         """
         left = request.limit
-        cost, most_cost = 0, self._context.limits.round_budget
-        room = most = self._context.limits.max_replay_bytes
+        cost, most_cost = 0, self._services.limits.round_budget
+        room = most = self._services.limits.max_replay_bytes
         known: Envelope | None = None
         parsed: ParsedEnvelope | None = None
         group: list[Message] = []
         if left == 0:
             return
-        for part in self._context.store.stored.browse(kept.priorities.lowest):
+        for part in self._services.store.stored.browse(kept.priorities.lowest):
             for message in part:
                 envelope = message.envelope
                 cost += 1

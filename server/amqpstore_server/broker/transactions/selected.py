@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amqpstore_server.broker.messages.filters import Matcher
     from amqpstore_server.broker.queues.backlog import Taken
     from amqpstore_server.broker.queues.queue import Queue
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 _PIECE_BYTES = 1 << 20
 _MAX_REASONS = 100
@@ -79,7 +79,7 @@ class Handled:
 
 
 def selected(
-    context: BrokerContext, queue: Queue, selection: Selection, most: int
+    services: BrokerServices, queue: Queue, selection: Selection, most: int
 ) -> Iterator[list[SeenMessage] | None]:
     """Yield the selected messages in pieces, and None where others may have their turn.
 
@@ -89,7 +89,7 @@ def selected(
     left = selection.limit
     piece: list[SeenMessage] = []
     size = 0
-    for seen in _candidates(context, queue, selection.positions):
+    for seen in _candidates(services, queue, selection.positions):
         for candidate in seen or ():
             if left == 0:
                 break
@@ -112,20 +112,20 @@ def selected(
 
 
 def _candidates(
-    context: BrokerContext, queue: Queue, positions: Sequence[MessagePosition] | None
+    services: BrokerServices, queue: Queue, positions: Sequence[MessagePosition] | None
 ) -> Iterator[list[SeenMessage]]:
     """Yield what is in a queue now, or at some positions of it, a step at a time."""
-    walk = Walk(context, queue, until_now=True)
+    walk = Walk(services, queue, until_now=True)
     if positions is None:
         while not walk.is_done:
-            context.work["selected"] = None
+            services.work["selected"] = None
             yield walk.step()
         return
     for first, count in _ranges(positions):
         walk.position, walk.is_done = first, False
         end = first._replace(sequence=first.sequence + count)
         while not walk.is_done and walk.position.order < end.order:
-            context.work["selected"] = None
+            services.work["selected"] = None
             most = min(end.sequence - walk.position.sequence, SEEN_AT_ONCE)
             seen = walk.step(max(most, 1) if walk.position.priority == end.priority else 1)
             yield [one for one in seen if first.order <= one.position.order < end.order]
@@ -179,7 +179,7 @@ def put_back(queue: Queue, found: Iterable[tuple[Taken, list[Message]]]) -> None
 
 
 def moving(
-    context: BrokerContext, queue: Queue, target: Queue, selection: Selection, *, copies: bool
+    services: BrokerServices, queue: Queue, target: Queue, selection: Selection, *, copies: bool
 ) -> Generator[None, None, Handled]:
     """Move selected messages to the end of another queue, or put copies of them there, in order.
 
@@ -188,11 +188,11 @@ def moving(
     full. Durable when it returns. Raises: ReadLaterError.
     """
     handled = Handled()
-    for piece in selected(context, queue, selection, context.limits.max_selected):
+    for piece in selected(services, queue, selection, services.limits.max_selected):
         if piece is None:
             yield
             continue
-        yield from room(context)
+        yield from room(services)
         readable = [one for one in piece if one.message is not None]
         if len(readable) < len(piece):
             handled.leave(UNREADABLE, len(piece) - len(readable))
@@ -200,17 +200,17 @@ def moving(
             handled.stopped = GONE
             break
         if copies:
-            _copy(context, target, [one.message for one in readable if one.message], handled)
+            _copy(services, target, [one.message for one in readable if one.message], handled)
         else:
-            _move(context, queue, target, readable, handled)
+            _move(services, queue, target, readable, handled)
         if handled.stopped:
             break
-    yield from durable(context)
+    yield from durable(services)
     return handled
 
 
 def _move(
-    context: BrokerContext,
+    services: BrokerServices,
     queue: Queue,
     target: Queue,
     piece: Sequence[SeenMessage],
@@ -218,7 +218,7 @@ def _move(
 ) -> None:
     """Move a piece, in one transaction."""
     runs = take(queue, piece)
-    transaction = Transaction(context)
+    transaction = Transaction(services)
     try:
         messages = [one for _, there in runs for one in there]
         accepted = _add(transaction, target, messages)
@@ -227,7 +227,7 @@ def _move(
             runs = _first_of(queue, runs, accepted)
         for taken, _ in runs:
             transaction.ack(queue, taken)
-        commit(context, transaction)
+        commit(services, transaction)
     except Exception as error:
         transaction.undo()
         put_back(queue, runs)
@@ -240,13 +240,13 @@ def _move(
 
 
 def _copy(
-    context: BrokerContext, target: Queue, messages: Sequence[Message], handled: Handled
+    services: BrokerServices, target: Queue, messages: Sequence[Message], handled: Handled
 ) -> None:
     """Put copies of a piece in a queue, in one transaction."""
-    transaction = Transaction(context)
+    transaction = Transaction(services)
     try:
         accepted = _add(transaction, target, messages)
-        commit(context, transaction)
+        commit(services, transaction)
     except Exception as error:
         transaction.undo()
         if not isinstance(error, ResourceExhaustedError):
@@ -258,10 +258,10 @@ def _copy(
             handled.stopped = f"queue '{target.name}' is full"
 
 
-def commit(context: BrokerContext, transaction: Transaction) -> None:
+def commit(services: BrokerServices, transaction: Transaction) -> None:
     """Commit a piece. Raises: ResourceExhaustedError."""
     if not transaction.is_empty:
-        context.spent += MOVE_COST
+        services.agenda.spent += MOVE_COST
         transaction.commit()
 
 
@@ -317,14 +317,14 @@ def _parsed(envelope: Envelope) -> ParsedEnvelope:
 
 
 def deleting(
-    context: BrokerContext, queue: Queue, selection: Selection
+    services: BrokerServices, queue: Queue, selection: Selection
 ) -> Generator[None, None, Handled]:
     """Delete selected messages: they become no dead letters. Durable when it returns.
 
     Raises: ReadLaterError.
     """
     handled = Handled()
-    for piece in selected(context, queue, selection, context.limits.max_selected):
+    for piece in selected(services, queue, selection, services.limits.max_selected):
         if piece is None:
             yield
             continue
@@ -332,28 +332,28 @@ def deleting(
             handled.stopped = GONE
             break
         for taken, _ in take(queue, piece):
-            context.store.ack(*taken)
+            services.store.ack(*taken)
             handled.count += taken.run.count
             queue.departures.note(Departure.DELETED, taken.run.count)
-    yield from durable(context)
+    yield from durable(services)
     return handled
 
 
-def room(context: BrokerContext) -> Steps:
+def room(services: BrokerServices) -> Steps:
     """Wait until the disk has caught up with what was moved."""
     for _ in range(PATIENCE):
-        if context.has_room:
+        if services.moves.has_room:
             return
         yield
-    context.flush()
+    services.flush()
 
 
-def durable(context: BrokerContext) -> Steps:
+def durable(services: BrokerServices) -> Steps:
     """Wait until everything that was done so far is durable."""
     waiting = [True]
-    context.when_durable(waiting.clear)
+    services.when_durable(waiting.clear)
     for _ in range(PATIENCE):
         if not waiting:
             return
         yield
-    context.flush()
+    services.flush()

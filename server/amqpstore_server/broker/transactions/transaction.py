@@ -16,8 +16,8 @@ from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.monitoring.faults import Contained
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.work.context import BrokerContext
 from amqpstore_server.broker.work.limits import MOVE_COST
+from amqpstore_server.broker.work.services import BrokerServices
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.routing.routing import Route
@@ -174,13 +174,13 @@ def _expect(
 class Transaction:
     """Collects operations; nothing changes before `commit` or `prepare`."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
+    def __init__(self, services: BrokerServices) -> None:
+        self._services = services
         self._columns: list[Column] = []
         self._open: dict[_Places, Column] = {}
         """Columns to which messages may be added: nothing later goes to their queues."""
         self._last_of: dict[Queue, _Places] = {}
-        self._store_transaction = context.store.transaction()
+        self._store_transaction = services.store.transaction()
         self._left: set[int] = set()
         self.queues: dict[int, Queue] = {}
         """The queues concerned, by the ids of their queues in the store."""
@@ -238,7 +238,7 @@ class Transaction:
         """
         self.ack(queue, taken)
         if queue.history is not None and not queue.history.queue.is_set_aside:
-            self.keep(queue, self._context.store.stored.read_all(taken.run))
+            self.keep(queue, self._services.store.stored.read_all(taken.run))
 
     def keep(self, queue: Queue, consumed: Sequence[Message]) -> None:
         """Copy messages that are acked as consumed to the history of their queue, if it keeps
@@ -280,7 +280,7 @@ class Transaction:
         except DiskFullError as error:
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
-        when_moved(self._context, self._left, self._columns, on_durable, or_else)
+        when_moved(self._services, self._left, self._columns, on_durable, or_else)
 
     def merging_acks(self) -> Iterator[None]:
         """Do the part of `prepare` that takes long if there are many acks, in steps."""
@@ -309,15 +309,19 @@ class Transaction:
 
 
 def move(
-    context: BrokerContext, queue: Queue, taken: Sequence[Taken], add: Callable[[Transaction], None]
+    services: BrokerServices,
+    queue: Queue,
+    taken: Sequence[Taken],
+    add: Callable[[Transaction], None],
 ) -> bool:
     """Move a run that was taken off a queue, in one transaction that `add` fills.
 
     Returns False if the disk is full. The run is in its queue again then, and also if `add` raises.
     """
-    context.spent += MOVE_COST * context.move_ratio
-    began_s = context.cpu_s()
-    transaction = Transaction(context)
+    moves = services.moves
+    services.agenda.spent += MOVE_COST * moves.ratio
+    began_s = services.cpu_s()
+    transaction = Transaction(services)
     try:
         add(transaction)
         transaction.commit()
@@ -329,13 +333,13 @@ def move(
             return False
         raise
     finally:
-        if took_s := context.cpu_s() - began_s:
-            context.moved_in(took_s * 1e6)
+        if took_s := services.cpu_s() - began_s:
+            moves.took(took_s * 1e6)
     return True
 
 
 def when_moved(
-    context: BrokerContext,
+    services: BrokerServices,
     left: set[int],
     columns: Sequence[Column],
     on_durable: Callable[[], None] | None = None,
@@ -345,11 +349,11 @@ def when_moved(
     store's queues `left`.
     """
     if columns:
-        context.when_durable(context.moving(left))
+        services.when_durable(services.moves.begin(left))
     for column in columns:
-        context.when_durable(column.moved_in)
+        services.when_durable(column.moved_in)
     if on_durable:
-        context.when_durable(on_durable, or_else)
+        services.when_durable(on_durable, or_else)
 
 
 def refuse_if_full(plan: Plan) -> None:

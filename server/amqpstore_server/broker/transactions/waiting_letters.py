@@ -45,7 +45,7 @@ from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.queues.backlog import Taken
-    from amqpstore_server.broker.work.context import BrokerContext
+    from amqpstore_server.broker.work.services import BrokerServices
 
 _log = logging.getLogger(__name__)
 
@@ -156,18 +156,18 @@ class WaitingLetters:
 
     def __init__(
         self,
-        context: BrokerContext,
+        services: BrokerServices,
         router: Router,
         queues: Mapping[str, Queue],
         create: Callable[[str, Queue], Queue],
     ) -> None:
         self.router = router
-        self._context = context
+        self._services = services
         self._queues = queues
         self._create = create
         self._stuck: dict[Forwarding, None] = {}
         self._has_changed = False
-        self._retry = context.timers.timer(weak_method(self._look_again))
+        self._retry = services.timers.timer(weak_method(self._look_again))
 
     def apply(self, queue: Queue) -> None:
         """Give a queue the letters that wait in it, if it has just been restored."""
@@ -179,7 +179,7 @@ class WaitingLetters:
 
     def _attach(self, queue: Queue, letters: LettersQueue) -> None:
         letters.departures = queue.departures
-        letters.forwarding = Forwarding(self._context, self, queue, letters)
+        letters.forwarding = Forwarding(self._services, self, queue, letters)
         queue.letters = letters
         letters.look_again()
 
@@ -205,7 +205,7 @@ class WaitingLetters:
         """
         if not self.can_keep(queue) or queue.letters is None:
             raise ResourceExhaustedError(f"the dead letters of queue '{queue.name}' cannot be kept")
-        note = DeathNote(reason, self._context.clock.wall_ms() // 1000)
+        note = DeathNote(reason, self._services.clock.wall_ms() // 1000)
         for envelope, group in groupby(messages, attrgetter("envelope")):
             parsed = note.on(envelope)
             letters = [Message(parsed, message.body) for message in group]
@@ -230,10 +230,10 @@ class WaitingLetters:
 
     def _rerouted(self) -> None:
         self._has_changed = True
-        self._retry.set_sooner(self._context.clock.monotonic_ms() + _CHANGED_MS)
+        self._retry.set_sooner(self._services.clock.monotonic_ms() + _CHANGED_MS)
 
     def _look_again(self) -> None:
-        now_ms = self._context.clock.monotonic_ms()
+        now_ms = self._services.clock.monotonic_ms()
         has_changed, self._has_changed = self._has_changed, False
         for forwarding in list(self._stuck):
             forwarding.has_news |= has_changed
@@ -253,11 +253,11 @@ class Forwarding:
     """
 
     def __init__(
-        self, context: BrokerContext, waiting: WaitingLetters, queue: Queue, letters: LettersQueue
+        self, services: BrokerServices, waiting: WaitingLetters, queue: Queue, letters: LettersQueue
     ) -> None:
         self.has_news = False
         self.due_ms = 0
-        self._context = context
+        self._services = services
         self._waiting = waiting
         self._router = waiting.router
         self._queue = weakly(queue)
@@ -298,7 +298,7 @@ class Forwarding:
         self._next = 0
         self._reasons = Counter()
         self._full.clear()
-        self._began_ms = self._context.clock.monotonic_ms()
+        self._began_ms = self._services.clock.monotonic_ms()
         self._letters().touch()
 
     def arrived(self) -> None:
@@ -307,7 +307,7 @@ class Forwarding:
             self.look_again()  # others were purged
         elif self._is_done:
             self._is_done = False
-            self._began_ms = self._context.clock.monotonic_ms()
+            self._began_ms = self._services.clock.monotonic_ms()
 
     def ended(self) -> None:
         """Note that the queue of the letters has ended, or has failed."""
@@ -316,7 +316,7 @@ class Forwarding:
 
     def pump(self) -> None:
         """Send on what can go, as far as the budget of a round allows."""
-        context, letters = self._context, self._letters()
+        moves, letters = self._services.moves, self._letters()
         if self._queue().is_set_aside:
             return
         while not self._is_done:
@@ -324,10 +324,10 @@ class Forwarding:
                 self._reasons.clear()
                 self._finish()
                 return
-            if not context.has_room:
-                context.wait_for_room(letters.touch)
+            if not moves.has_room:
+                moves.wait_for_room(letters.touch)
                 return
-            if context.must_moves_wait:
+            if moves.must_wait:
                 letters.go_on_later()
                 return
             if reason := self._stops_all():
@@ -340,7 +340,7 @@ class Forwarding:
     def _finish(self) -> None:
         """Note that all letters have been looked at, and when that is to be done again."""
         letters = self._letters()
-        now_ms = self._context.clock.monotonic_ms()
+        now_ms = self._services.clock.monotonic_ms()
         self._is_done = True
         self._shown = dict(self._reasons)
         has_sent, self._has_sent = self._has_sent, False
@@ -427,11 +427,11 @@ class Forwarding:
         """Look at the next letters, and send on those that can go, in one transaction. Returns
         False if the rest has to wait for another round.
         """
-        context, letters = self._context, self._letters()
-        most = max(1, int(_PIECE / context.move_ratio))
-        walk = Walk(context, letters, MessagePosition(0, self._next))
-        began_s = context.cpu_s()
-        transaction = Transaction(context)
+        services, letters = self._services, self._letters()
+        most = max(1, int(_PIECE / services.moves.ratio))
+        walk = Walk(services, letters, MessagePosition(0, self._next))
+        began_s = services.cpu_s()
+        transaction = Transaction(services)
         runs: list[tuple[Taken, list[Message]]] = []
         try:
             seen = walk.step(most)
@@ -440,7 +440,7 @@ class Forwarding:
             _check_all_taken(runs, len(going), letters)
             for taken, _ in runs:
                 transaction.ack(letters, taken)
-            commit(context, transaction)
+            commit(services, transaction)
         except Exception as error:
             transaction.undo()
             put_back(letters, runs)
@@ -453,8 +453,8 @@ class Forwarding:
             self._full[letters] = None
             self._finish()
             return False
-        if took_s := context.cpu_s() - began_s:
-            context.moved_in(took_s * 1e6)
+        if took_s := services.cpu_s() - began_s:
+            services.moves.took(took_s * 1e6)
         self._reasons.update(stays)
         self._note(fates)
         if walk.is_done:
@@ -474,10 +474,10 @@ class Forwarding:
         """Add to a transaction where letters go. Returns those that do, why the others stay, and
         how those that go have left their queue.
         """
-        context = self._context
+        moves = self._services.moves
         messages = [one.message for one in seen if one.message is not None]
-        _, context.move_cost = affordable(messages, float("inf"))
-        context.spent += LOOK_COST + context.move_cost * context.move_ratio
+        _, moves.expected_cost = affordable(messages, float("inf"))
+        self._services.agenda.spent += LOOK_COST + moves.expected_cost * moves.ratio
         going: list[SeenMessage] = []
         stays: Counter[str] = Counter()
         fates: Counter[Departure] = Counter()
@@ -508,5 +508,5 @@ class Forwarding:
         departures = self._queue().departures
         for fate, count in fates.items():
             departures.note(fate, count, count)
-            self._context.arrived_letters += count
+            self._services.statistics.arrived_letters += count
             self._has_sent = True

@@ -21,6 +21,8 @@ from amqpstore.provenance.client_trails import ClientTrails
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.monitoring.faults import FATAL, called
+from amqpstore_server.broker.work.agenda import Agenda
+from amqpstore_server.broker.work.statistics import BrokerStatistics
 
 _MAX_BYTES = 64 << 10
 """From this many bytes on they are flushed before the end of the round: with more of them a message
@@ -49,14 +51,12 @@ class SimpleRoute(Protocol):
     copies: int
 
 
-class DeferringContext(Protocol):
-    """The context of the broker as deferred publishes need it."""
+class DeferringServices(Protocol):
+    """The services of the broker that deferred publishes need."""
 
     store: Store
-    arrivals: dict[Any, None]
-    read_s: float
-    confirm_s: Any
-    probes: Any
+    agenda: Agenda
+    statistics: BrokerStatistics
     trails: ClientTrails | None
 
 
@@ -107,12 +107,14 @@ class DeferredPublishes:
     the same time.
     """
 
-    def __init__(self, context: DeferringContext) -> None:
+    def __init__(self, services: DeferringServices) -> None:
         self.entries: list[_Entry] = []
         self.copies = 0
         """How many messages have come since it was set to 0; one for two queues counts as two."""
-        self._context = context
-        self._log = context.store.log
+        self._services = services
+        self._agenda = services.agenda
+        self._statistics = services.statistics
+        self._log = services.store.log
         self._kind: object = None
         self._byte_count = 0
 
@@ -169,7 +171,7 @@ class DeferredPublishes:
             except Exception:  # noqa: BLE001
                 _cannot_confirm(publisher)
         if waiting:
-            confirm = partial(self._confirm, waiting, self._context.read_s)
+            confirm = partial(self._confirm, waiting, self._agenda.read_s)
             self._log.when_durable(confirm)
 
     def _enqueue(self, entries: list[_Entry]) -> bool:
@@ -180,25 +182,25 @@ class DeferredPublishes:
         _, routes, messages, body_bytes = entries[0]
         if len(entries) == len(routes) == 1:
             route = routes[0][0]
-            self._context.arrivals.update(route.touches)
+            self._agenda.arrivals.update(route.touches)
             placements: Sequence[Placement] = route.placements
         else:
             placements, messages, body_bytes = self._joined(entries)
         envelope: Any = messages[0].envelope  # a ParsedEnvelope
-        is_logged = self._context.store.enqueue(
+        is_logged = self._services.store.enqueue(
             placements, messages, priority=envelope.priority, whole_bytes=body_bytes
         )
-        probes = self._context.probes
+        probes = self._statistics.probes
         if probes.is_due:
-            probes.begin(placements[0].queue, self._context.read_s)
-        if is_logged and self._context.trails is not None:
-            trails, whole = self._context.trails, len(messages)
+            probes.begin(placements[0].queue, self._agenda.read_s)
+        if is_logged and self._services.trails is not None:
+            trails, whole = self._services.trails, len(messages)
             _note(trails, entries, placements, whole, persistent=envelope.persistent)
         return is_logged
 
     def _joined(self, entries: list[_Entry]) -> tuple[Sequence[Placement], list[Message], int]:
         """Return where the messages of all entries go, these, and the bytes of their bodies."""
-        arrivals = self._context.arrivals
+        arrivals = self._agenda.arrivals
         messages: list[Message] = []
         body_bytes = 0
         places: dict[Queue, list[int]] = {}
@@ -257,7 +259,7 @@ class DeferredPublishes:
                 raise
             except Exception:  # noqa: BLE001
                 _cannot_confirm(publisher)
-        self._context.confirm_s.observe(self._log.completed_s - read_s, count)
+        self._statistics.confirm_s.observe(self._log.completed_s - read_s, count)
 
 
 def _note(

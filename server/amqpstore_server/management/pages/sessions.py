@@ -93,8 +93,8 @@ class Sessions:
         self._on_logged_in = on_logged_in
         self._logins = logins
         self._users = context.users
-        self._clock = context.broker.context.store.clock
-        self._directory = context.broker.context.store.directory
+        self._clock = context.broker.services.store.clock
+        self._directory = context.broker.services.store.directory
         self._sessions = {
             kept.cookie: WebSession(kept.user, kept.password, "", kept.ends_at_ms, kept.ends_at_ms)
             for kept in read_sessions(self._directory)

@@ -144,7 +144,7 @@ async def publish(call: Call) -> Answer:
     channel = Channel(call.vhost, object(), outlet, origin=origin_of(call))
     try:
         channel.select_confirms()
-        call.context.broker.context.message_sizes.observe(len(payload))
+        call.context.broker.services.statistics.message_sizes.observe(len(payload))
         channel.publish(envelope, [Message(envelope, payload)], Flags(mandatory=True))
         channel.confirm_published()
         call.context.wake()
@@ -296,7 +296,7 @@ def settling(channel: Channel, last: int, mode: str) -> Iterator[None] | None:
 
 async def _durable(call: Call) -> None:
     done = trio.Event()
-    call.context.broker.context.when_durable(done.set)
+    call.context.broker.services.when_durable(done.set)
     call.context.wake()
     with trio.move_on_after(_CONFIRM_S):
         await done.wait()

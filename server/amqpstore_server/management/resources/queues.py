@@ -114,7 +114,7 @@ def queue_columns(call: Call, *, has_statistics: bool = True) -> Columns[Found]:
         "messages_came_back": lambda found: found[1].departures.came_back,
         "idle_since": lambda found: _idle_since(context.statistics, found[1]),
         "head_message_timestamp": lambda found: head_timestamp(
-            context.broker.context.store, found[1]
+            context.broker.services.store, found[1]
         ),
         "leader": lambda found: _of_quorum(found, context.node),
         "members": lambda found: _of_quorum(found, [context.node]),

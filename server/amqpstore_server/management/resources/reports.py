@@ -16,13 +16,13 @@ from amqpstore_server.reports.reports import ReportError, list_reports, read_rep
 
 async def get_reports(call: Call) -> Answer:
     """Return all reports, without what is in them."""
-    directory = call.context.broker.context.store.directory
+    directory = call.context.broker.services.store.directory
     return await call.json(await trio.to_thread.run_sync(list_reports, directory))
 
 
 async def get_report(call: Call) -> Answer:
     """Return one report."""
-    directory, name = call.context.broker.context.store.directory, call.path["name"]
+    directory, name = call.context.broker.services.store.directory, call.path["name"]
     try:
         found = await trio.to_thread.run_sync(partial(read_report, directory, name))
     except ReportError as error:

@@ -34,7 +34,7 @@ class BranchDecision(msgspec.Struct, forbid_unknown_fields=True):
 async def get_store(call: Call) -> Answer:
     """Return the figures of the store, and what needs an operator."""
     broker = call.context.broker
-    store = broker.context.store
+    store = broker.services.store
     figures = store.statistics.figures()
     log = figures.log
     queues = [
@@ -109,7 +109,7 @@ async def get_latencies(call: Call) -> Answer:
 
 async def start_check(call: Call) -> Answer:
     """Check the running store; the answer comes when it is done."""
-    await call.context.checks.run(call.context.broker.context.store)
+    await call.context.checks.run(call.context.broker.services.store)
     return await call.json(call.context.checks.row())
 
 
