@@ -34,7 +34,7 @@ class StoreChecks:
         self.is_running = True
         try:
             command = [sys.executable, "-P", "-m", "amqpstore_tools", "check", "--live", "--json"]
-            with trio.move_on_after(_CHECK_S):
+            with trio.move_on_after(_CHECK_S) as waiting:
                 ended = await trio.run_process(
                     [*command, store.directory],
                     capture_stdout=True,
@@ -43,6 +43,9 @@ class StoreChecks:
                     check=False,
                 )
                 self._read(ended)
+            if waiting.cancelled_caught:
+                self.findings = None
+                self.problem = f"it took more than {_CHECK_S:.0f} s"
         finally:
             self.is_running = False
             self.ended_ms = store.clock.wall_ms()
