@@ -16,14 +16,16 @@ from amqpstore_server.amqp.product import Product, start
 from amqpstore_server.broker.definitions.accepted import GLOBAL_PARAMETERS
 from amqpstore_server.config.config import KEYS
 from amqpstore_server.protocol import methods
-from tests.broker_process import REPOSITORY
-from tests.conformance.test_limits_table import reaches
+from tests.conformance.test_limits_table import TABLES, limits, reaches
 from tests.conformance.test_rules_table import functions_in
-from tests.format.document import table
 
 ACTS = tomllib.loads(Path(__file__).with_name("acts.toml").read_text("utf-8"))
-BOUNDS = ACTS.pop("bounds")
-SECURITY = Path(REPOSITORY, "server", "SECURITY.md").read_text("utf-8")
+BOUNDS, PACING = ACTS.pop("bounds"), ACTS.pop("pacing")
+ROOMS = (
+    *("amqp", "clients", "protocol", "listening", "loop"),
+    *("logins", "management", "replication", "administration"),
+)
+"""What faces clients, other members and operators."""
 SERVER = Path(amqpstore_server.__file__).parent
 DECLARATIONS = {f"config/{name}.py" for name in ("config", "cluster", "checks", "effects")}
 HANDSHAKE = (methods.ConnectionStartOk, methods.ConnectionTuneOk, methods.ConnectionOpen)
@@ -54,12 +56,22 @@ def names() -> dict[str, set[str]]:
 
 def constants() -> set[str]:
     """The numbers of the code that bound something, but for those that server/SECURITY.md lists."""
-    found = set()
-    for path in SERVER.rglob("*.py"):
-        module = ".".join(path.relative_to(SERVER).with_suffix("").parts)
-        names = re.findall(r"^(_?(?:MAX|MOST)_\w+) = ", path.read_text("utf-8"), re.MULTILINE)
-        found |= {f"{module}.{name}" for name in names}
-    return found - {row.cells["set by"].strip("`") for row in table(SECURITY, "Limits")}
+    return assigned(r"(?:MAX|MOST)_\w+") - limits("SECURITY.md")
+
+
+def times() -> set[str]:
+    """The times of the rooms that face clients, other members and operators."""
+    return {name for name in assigned(r"[A-Z]\w*_M?S") if name.partition(".")[0] in ROOMS}
+
+
+def assigned(pattern: str) -> set[str]:
+    """The constants of modules whose names match, after an underscore or without one."""
+    constant = re.compile(rf"^(_?{pattern})(?:: .+?)? = ", re.MULTILINE)
+    return {
+        f"{'.'.join(path.relative_to(SERVER).with_suffix('').parts)}.{name}"
+        for path in SERVER.rglob("*.py")
+        for name in constant.findall(path.read_text("utf-8"))
+    }
 
 
 def test_each_name_has_a_row_and_no_other_has() -> None:
@@ -68,6 +80,12 @@ def test_each_name_has_a_row_and_no_other_has() -> None:
 
 def test_what_refuses_nothing_is_there() -> None:
     assert BOUNDS.keys() <= constants()
+
+
+def test_each_time_is_a_limit_of_the_manual_or_paces_the_broker() -> None:
+    """One that somebody may have to wait for, or that ends what takes longer, is in a table."""
+    documented = {limit for name in TABLES for limit in limits(name)} | {*ACTS["limits"], *BOUNDS}
+    assert {*PACING} == times() - documented
 
 
 @pytest.mark.parametrize("kind", ACTS)

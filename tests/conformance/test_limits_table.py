@@ -1,5 +1,5 @@
-"""The tables of limits, and of the lessons of others' advisories, in server/SECURITY.md: their
-defaults are the code's, and their tests are there.
+"""The tables of limits in the manual of the server, and of the lessons of others' advisories in
+server/SECURITY.md: their defaults are the code's, and their tests are there.
 """
 
 import ast
@@ -16,8 +16,11 @@ from tests.conformance.test_rules_table import NAME, functions_in
 from tests.format.document import code, table
 
 TESTS = Path(__file__).parents[1]
-SECURITY = Path(__file__).parents[2] / "server" / "SECURITY.md"
-_CLOCK = r"\.(advance|jump|tick|pass_time|monotonic)\("
+SERVER = Path(__file__).parents[2] / "server"
+SECURITY = SERVER / "SECURITY.md"
+TABLES = ("SECURITY.md", "MANAGEMENT.md", "REPLICAS.md")
+"""The documents with limits: of clients, of requests by HTTP, and of members of a group."""
+_CLOCK = r"\.(advance|jump|tick|pass_time|monotonic)\(|\bautojump_"
 ROW = re.compile(r"\| (?P<limit>[^|]+) \| (?P<default>[^|]+) \| (?P<by>[^|]+) \|.*")
 
 
@@ -90,8 +93,15 @@ def document() -> str:
     return SECURITY.read_text("utf-8")
 
 
-def test_every_limit_is_what_the_code_has_and_is_tested() -> None:
-    assert findings(document()) == []
+def limits(name: str) -> set[str]:
+    """What sets the limits of a document."""
+    rows = table((SERVER / name).read_text("utf-8"), "Limits")
+    return {row.cells["set by"].strip("`") for row in rows}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_limit_is_what_the_code_has_and_is_tested(name: str) -> None:
+    assert findings((SERVER / name).read_text("utf-8")) == []
 
 
 def test_every_lesson_is_tested() -> None:

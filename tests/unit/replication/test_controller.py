@@ -43,3 +43,20 @@ def test_etcd_may_answer_while_a_member_starts(monkeypatch: pytest.MonkeyPatch) 
     etcd.answer.join()
     assert etcd.asked == [Revoke(LEASE)]
     assert starting.orders.failure is None
+
+
+def test_a_stop_waits_for_etcd_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was resigned is to be known there, if it answers."""
+    monkeypatch.setattr(controller, "EtcdDriver", QuickEtcd)
+    monkeypatch.setattr(QuickEtcd, "close", lambda _etcd: None, raising=False)
+    monkeypatch.setattr(controller, "_RESIGNED_S", 0.05)
+    for name in ("DiskLane", "MemberListener", "MemberDialer", "Lane"):
+        monkeypatch.setattr(controller, name, Mock())
+    settings, file = Mock(timing=Timing()), Mock(notes=Notes())
+    identity = MemberIdentity("b", "b1", "store", 1)
+    ending = Controller(settings, Mock(), identity, Mock(term=0), Mock(), Mock(), file)
+    ending._ticks = Mock()
+    ending._attempts.add("is never answered")
+    ending.close()
+    assert ending._attempts
+    file.write.assert_called_once_with(ending.member.notes)

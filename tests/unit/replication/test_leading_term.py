@@ -10,11 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from amqpstore import Options
+from amqpstore import DeposedError, Options
 from amqpstore_server.app import App
 from amqpstore_server.cluster.timing import Health, Timing
 from amqpstore_server.config.config import Config
 from amqpstore_server.listening.listening import listen
+from amqpstore_server.replication import leading_term
 from amqpstore_server.replication.leading_term import LeadingTerm
 from amqpstore_server.replication.orders import Orders
 from amqpstore_tools.simulation import stores
@@ -78,3 +79,17 @@ def test_who_hangs_while_it_opens_its_store_is_not_fit_to_lead() -> None:
     opening = Health(opening_since=10.0)
     assert opening.is_fit(10.0 + TIMING.opening_s, TIMING)
     assert not opening.is_fit(10.1 + TIMING.opening_s, TIMING)
+
+
+@pytest.mark.trio
+async def test_clients_of_a_deposed_leader_have_a_limited_time_to_answer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    controller = StandIn()
+    controller.orders.depose("another member leads")
+    closed: list[float] = []
+    client: Any = SimpleNamespace(close=closed.append)
+    with pytest.raises(DeposedError):
+        await leadership(controller).step_down([client])
+    assert closed == [0.0]
+    assert trio.current_time() == pytest.approx(leading_term._STEP_DOWN_S, abs=0.1)

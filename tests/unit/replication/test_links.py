@@ -12,7 +12,7 @@ from amqpstore_server.cluster.codec import PREFIX, encode, read_follower, read_l
 from amqpstore_server.cluster.frame_tags import TAG_BYTES, FrameTags
 from amqpstore_server.cluster.frames import Ack, Beat, CaughtUp, Frame, Resign, StorePiece
 from amqpstore_server.replication import links
-from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, Write
+from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, Write, prepare
 from tests.pairs import pair_of
 from tests.waiting import wait_until
 
@@ -354,3 +354,38 @@ def test_a_leader_sends_no_more_content_than_a_follower_takes(
         assert members.follower.controller.refused_frames == 1
         (refused,) = [vars(one) for one in caplog.records if one.levelname == "ERROR"]
         assert "is announced with" in refused["reason"]
+
+
+def test_a_peer_that_takes_nothing_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_SEND_TIMEOUT_S", 0.05)
+    pair = Pair()
+    with pair.peer:
+        pair.link.send((b"", bytes(16 << 20)))
+        assert pair.heard.ends.get(timeout=WAIT_S)
+
+
+def test_a_peer_that_does_not_end_its_side_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "_SEND_TIMEOUT_S", 10 * WAIT_S)
+    monkeypatch.setattr(links, "_LAST_READ_S", 0.05)
+    pair = Pair()
+    with pair.peer:
+        pair.link.hang_up()
+        assert pair.peer.recv(1) == b""
+
+        def is_closed() -> bool:
+            try:
+                pair.peer.sendall(b"".join(encode(Ack(1, 1))))
+            except BrokenPipeError:
+                return True
+            return False
+
+        wait_until(is_closed, "the end of the link")
+
+
+def test_the_machine_of_a_peer_has_some_seconds_to_acknowledge() -> None:
+    with socket.socket() as sock:
+        prepare(sock)
+        limit_ms = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert limit_ms == links._USER_TIMEOUT_MS

@@ -5,6 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Generator
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -260,3 +261,29 @@ def test_the_name_of_a_member_is_looked_up_within_a_time_limit(
     for thread in threading.enumerate():
         if thread.name == THREAD:
             thread.join()
+
+
+def test_an_address_of_a_member_that_does_not_answer_is_left_for_the_next(
+    settings: ClusterSettings, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing answers at the first one, as on a machine that is off: its backlog is full."""
+    silent, port = "127.0.0.2", settings.replicate[1]
+    there = socket.getaddrinfo
+
+    def look_up(host: str, *arguments: Any, **options: Any) -> Any:
+        if host != "b.example":
+            return there(host, *arguments, **options)
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        return [(*kind, (one, 0)) for one in (silent, "127.0.0.1")]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(listening, "_CONNECT_TIMEOUT_S", 0.1)
+    with ExitStack() as stack:
+        stack.enter_context(socket.create_server((silent, port), backlog=0))
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex((silent, port))
+        dialler = MemberDialer(settings)
+        dialler.connect(f"b.example:{port}", SECRET, Purpose.STREAM)[0].close()
+        connections.sockets.get(timeout=WAIT_S)[0].close()

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from amqpstore_server.listening.listening import listen
-from amqpstore_server.replication import proxy
+from amqpstore_server.replication import proxied_clients, proxy
 from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
 from amqpstore_server.replication.proxy import KnownLeader, Proxy
 from amqpstore_server.replication.proxy_header import ClientAddress, Door, encode_header
@@ -277,3 +278,21 @@ def test_who_comes_through_a_door_that_is_not_open_is_closed() -> None:
     ProxiedDoors().enter(ProxiedSocket.of(theirs))
     assert ours.recv(1) == b""
     ours.close()
+
+
+def test_a_client_that_is_passed_on_may_leave_unread_for_a_limited_time() -> None:
+    with socket.socket() as sock:
+        proxied_clients.bear(sock)
+        limit_ms = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert limit_ms == proxied_clients.UNREAD_MS
+
+
+@pytest.mark.trio
+async def test_the_first_line_of_a_request_is_waited_for_for_a_limited_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = trio.socket.socketpair()
+    with ours, theirs:
+        await theirs.send(b"GET /heal")
+        assert await proxy._first_line(ours) == b"GET /heal"
+    assert trio.current_time() == pytest.approx(proxy._REQUEST_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from pathlib import Path
 from typing import Any
@@ -55,3 +56,33 @@ async def test_a_request_that_does_not_come_is_not_waited_for(
             nursery.cancel_scope.cancel()
         for client in clients:
             client.close()
+
+
+@pytest.mark.trio
+async def test_an_answer_that_is_not_read_is_not_waited_for(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = str(tmp_path)
+    administration: Any = None  # is not asked
+
+    async def answer(*_request: object) -> bytes:
+        return bytes(16 << 20)
+
+    monkeypatch.setattr(AdminSocket, "_answer", answer)
+    with (
+        admin_socket.admin_socket(directory) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client,
+    ):
+        assert listener is not None
+        with address_in(directory) as address:
+            client.connect(address)
+        client.sendall(LENGTH.pack(2) + b"{}")
+        hung_up = select.poll()
+        hung_up.register(client, select.POLLRDHUP)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(AdminSocket(listener, administration, never).run)
+            while not hung_up.poll(0):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                mock_clock.jump(0.5)
+            assert trio.current_time() >= admin_socket._ANSWER_S
+            nursery.cancel_scope.cancel()

@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import re
+import socket
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -25,6 +26,9 @@ from amqpstore_server.broker.rights.scopes import TokenError, TokenRights, Wildc
 from amqpstore_server.config.config import Config
 from amqpstore_server.config.keys import ConfigError
 from amqpstore_server.config.sources import ConfigSources
+from amqpstore_server.logins import token_keys
+from amqpstore_server.logins import tokens as token_logins
+from amqpstore_server.logins.token_keys import KeysError, KeySource
 from amqpstore_server.logins.tokens import Tokens
 from tests.token_issuer import Issuer
 from tests.waiting import wait_until
@@ -409,6 +413,28 @@ def test_new_keys_are_fetched_but_not_for_each_token(remote: tuple[Issuer, Token
         assert issuer.fetches == 2
 
     trio.run(ask, clock=clock)
+
+
+def test_keys_that_are_known_are_fetched_again_after_a_time(remote: tuple[Issuer, Tokens]) -> None:
+    """The issuer may have withdrawn one."""
+    issuer, there = remote
+    clock = MockClock()
+
+    async def ask() -> None:
+        for after_s, fetches in ((0, 1), (token_logins._FETCH_AGAIN_S - 1, 1), (1, 2)):
+            clock.jump(after_s)
+            await granted(there, issuer.token())
+            assert issuer.fetches == fetches
+
+    trio.run(ask, clock=clock)
+
+
+def test_an_issuer_that_is_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_keys, "_STEP_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"https://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(KeysError, match="timed out"):
+            KeySource(Config(oauth_jwks=address)).read()
 
 
 def test_an_issuer_that_takes_for_ever_is_left(
