@@ -133,8 +133,9 @@ def _work(source: MetricsSource) -> Values:
     measures = source.broker.services.store.measures
     yield "compacted_bytes_total", "Bytes read and written by compaction", measures.compacted_bytes
     yield "freed_bytes_total", "Bytes freed by compaction", measures.freed_bytes
-    yield "rejected_messages_total", "Messages rejected", source.broker.counters().reject
-    yield "requeued_messages_total", "Messages requeued", source.broker.counters().requeue
+    counters = source.broker.counters()
+    yield "rejected_messages_total", "Messages rejected", counters.reject
+    yield "requeued_messages_total", "Messages requeued", counters.requeue
     yield "queues_set_aside", "Queues that have failed", len(source.broker.set_aside)
     report = source.broker.services.store.recovery_report
     yield (
