@@ -9,7 +9,9 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
@@ -20,7 +22,8 @@ from amqpstore.checkpoints.compaction import Compaction
 from amqpstore.system.datasyncs import KernelDatasyncs
 from amqpstore.system.files import OsFile
 from amqpstore_server.broker.exchanges.fanout import FanoutExchange
-from amqpstore_server.metrics import objects
+from amqpstore_server.metrics import objects, replicas
+from amqpstore_server.terms.replication_figures import FollowerFigures, ReplicationFigures
 from tests.conformance import wire_client
 from tests.conformance.test_rules_table import functions_in
 from tests.conformance.wire_client import WireClient
@@ -511,6 +514,20 @@ def test_what_other_tests_see_is_seen() -> None:
     for name, test in rows("elsewhere").items():
         path, _, function = test.partition("::")
         assert function in functions_in(path), f"{name}: {test}"
+
+
+def test_each_metric_of_a_group_moves_or_has_a_reason() -> None:
+    figures = ReplicationFigures(*repeat(0, 7))  # type: ignore[arg-type]
+    source: Any = SimpleNamespace(replication=lambda: figures)
+    follower = FollowerFigures(*repeat(0, 13))  # type: ignore[arg-type]
+    for kind, there in (
+        ("of_a_leader", replicas.families(source)),
+        ("of_a_follower", replicas.of_follower(follower)),
+    ):
+        assert {family.name for family in there} == rows(kind).keys()
+        for name, how in rows(kind).items():
+            path, _, function = how.partition("::")
+            assert not function or function in functions_in(path), f"{name}: {how}"
 
 
 def test_what_a_start_has_found_is_told(scene: Scene, tmp_path: Path) -> None:
