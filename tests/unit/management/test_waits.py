@@ -93,7 +93,7 @@ async def test_a_session_of_the_pages_ends_when_it_was_not_used(tmp_path: Path) 
     store = SimpleNamespace(clock=clock, directory=str(tmp_path))
     context: Any = SimpleNamespace(
         users=SimpleNamespace(password_digest=lambda _user, _salt: b"digest"),
-        broker=SimpleNamespace(context=SimpleNamespace(store=store)),
+        broker=SimpleNamespace(services=SimpleNamespace(store=store)),
     )
     guest = SimpleNamespace(user="guest", is_internal=True)
 
