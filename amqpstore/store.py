@@ -116,22 +116,7 @@ class Store(ClosableStore):
         self.disposal = Disposal(self._release)
         self._unacked = self.memory.unacked
         self._spares = Spares(backing.files, backing.directory, options.segment_bytes, space, clock)
-        self.log = Log(
-            backing.descriptors,
-            backing.directory,
-            store_id=backing.store_id,
-            segment_bytes=options.segment_bytes,
-            segments=recovered.segments,
-            next_segment=recovered.next_segment,
-            position=recovered.position,
-            space=space,
-            compressor=compressor_of(options),
-            dictionaries=tables.DICTIONARIES.read(self._catalog.rows),
-            limits=options.limits,
-            measures=measures,
-            companion=companion,
-            spares=self._spares,
-        )
+        self.log = _open_log(opened, options, self._spares, companion)
         self._maintenance = Maintenance(
             *(backing, self.log, queues, self.memory, space, recovered, options, worker, clock),
             spares=self._spares,
@@ -485,3 +470,26 @@ class Store(ClosableStore):
             self.log.append_operation(
                 Operation(kind, run.count, queue.id, run.first_sequence, 0, detail)
             )
+
+
+def _open_log(
+    opened: OpenedStore, options: Options, spares: Spares, companion: Companion | None
+) -> Log:
+    """Return the log, where it goes on after what was recovered."""
+    backing, _, recovered, space, measures = opened
+    return Log(
+        backing.descriptors,
+        backing.directory,
+        store_id=backing.store_id,
+        segment_bytes=options.segment_bytes,
+        segments=recovered.segments,
+        next_segment=recovered.next_segment,
+        position=recovered.position,
+        space=space,
+        compressor=compressor_of(options),
+        dictionaries=tables.DICTIONARIES.read(backing.catalog.rows),
+        limits=options.limits,
+        measures=measures,
+        companion=companion,
+        spares=spares,
+    )

@@ -144,8 +144,8 @@ class SimulatedBroker:
     def work(self) -> None:
         """Do what is due, and hand out what can be handed out; nothing becomes durable."""
         for _ in range(ROUNDS):
-            is_busy = self.services.run_timers() | self.broker.has_work
-            self.broker.pump()
+            is_busy = self.services.run_timers() | self.broker.pumping.has_work
+            self.broker.pumping.pump()
             if not is_busy:
                 return
         raise AssertionError("the broker is never done")

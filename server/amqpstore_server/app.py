@@ -53,18 +53,18 @@ from amqpstore_server.logins.logins import Logins, tokens_of
 from amqpstore_server.logins.users import Users
 from amqpstore_server.loop.alarms import Alarms
 from amqpstore_server.loop.committer import Committer
-from amqpstore_server.loop.garbage import WholeCollector, YoungCollector, keep_collections_short
+from amqpstore_server.loop.garbage import YoungCollector, keep_collections_short
 from amqpstore_server.loop.holds import LoopHolds
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS, LoopLimits
 from amqpstore_server.loop.rounds import LoopRounds
 from amqpstore_server.loop.socket_connection import SocketConnection
 from amqpstore_server.loop.sockets import Sockets
+from amqpstore_server.loop.ticks import Ticks
 from amqpstore_server.loop.tls import certificates_of
-from amqpstore_server.loop.trimming import CLIENT_BYTES, Trimming, share_one_arena, trim
+from amqpstore_server.loop.trimming import share_one_arena
 from amqpstore_server.process.service_manager import ServiceManager
 from amqpstore_server.process.signals import prepare_signals, received_signals
 from amqpstore_server.process.stopping import drain, one_cause, say_goodbye
-from amqpstore_server.process.ticking import Standstill, tick_all
 from amqpstore_server.reloading import Reloader, reloadable_parts
 from amqpstore_server.reports.recovery_reports import keep_report
 from amqpstore_server.statistics.sampler import Sampler
@@ -80,7 +80,6 @@ _log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
-_TICK_S = 0.5
 _LAZY_COMMIT_S = 0.05
 """The longest time that acks wait for an fdatasync if nothing else needs one."""
 _STOP_S = 60.0
@@ -253,8 +252,6 @@ class App:
         self._logins = Logins(config, self.users, tokens_of(config), certificates)
         self._certificates = certificates
         self._tls_handshakes = LoginChecks()
-        self._trimming = Trimming(loop_limits)
-        self._whole_collector = WholeCollector(loop_limits)
         self._doors = Doors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._doors.limit(
             config.max_connections, config.max_connections_per_peer, config.accepts_per_s
@@ -273,6 +270,15 @@ class App:
                 term.reloaded,
             ),
             on_reloaded=self._reloaded,
+        )
+        self.ticks = Ticks(
+            self.broker,
+            self.committer,
+            self._alarms,
+            self._rounds.wake,
+            self.connections,
+            lambda: self.reloader.config.connections_bytes,
+            loop_limits,
         )
         self._product = Product(config.product, config.version or version("amqpstore"))
         self._management: ManagementDoor | None = None
@@ -372,7 +378,7 @@ class App:
             service.start_soon(self._term.show_progress)
             service.start_soon(self._term.watch, self.committer.watch)
             service.start_soon(self._term.step_down, self.connections)
-            service.start_soon(self._tick)
+            service.start_soon(self.ticks.run)
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
             service.start_soon(self._sampler.passes, trio.sleep)
@@ -525,45 +531,6 @@ class App:
             connection.amqp.log.exception("connection failed")
         finally:
             self.connections.discard(connection)
-
-    async def _tick(self) -> None:
-        standstill, store = Standstill(_TICK_S, trio.current_time()), self.services.store
-        while True:
-            await trio.sleep(_TICK_S)
-            self.services.work["tick"] = None
-            if still_s := standstill.tick(trio.current_time()):
-                self._stood_still(still_s)
-            self.committer.housekeep()
-            if store.space.is_low:
-                self.broker.end_purges()
-            self.look_at_alarms()
-            self.services.flush_trails()
-            self.services.statistics.departures.write()
-            self.broker.read_again()
-            self.broker.close_late_channels()
-            if self.broker.has_work:
-                self._rounds.wake()
-            await tick_all(self.connections)
-            unfinished = [one.amqp for one in self.connections]
-            most_bytes = self.reloader.config.connections_bytes
-            held_bytes = self._alarms.free_unfinished(unfinished, most_bytes, trio.current_time())
-            held_bytes += CLIENT_BYTES * len(self.connections) + store.memory.all_bytes
-            self._whole_collector.tick(trio.current_time(), is_serving=bool(self.connections))
-            if self._trimming.is_due(held_bytes, trio.current_time()):
-                # Beside the event loop, which it could hold for some milliseconds.
-                await trio.to_thread.run_sync(trim)
-
-    def _stood_still(self, seconds: float) -> None:
-        """Do not count time against clients in which nothing was read from them."""
-        _log.warning("the broker stood still", extra={"seconds": round(seconds, 1)})
-        now = trio.current_time()
-        self.services.ack_timeouts.stood_still(int(seconds * 1000))
-        for connection in self.connections:
-            connection.stood_still(seconds, now)
-
-    def look_at_alarms(self) -> None:
-        """Raise or clear the alarms, as each tick does."""
-        self._alarms.look(trio.current_time())
 
     def _free_caches(self) -> None:
         """Drop what can be found out again."""

@@ -73,7 +73,7 @@ def acks() -> World:
     meanwhile.publish()
     for settled in (3 * AT_ONCE, 4 * AT_ONCE):
         world.step(work=left(settled))
-        world.broker.pump()
+        world.broker.pumping.pump()
         meanwhile.publish()
     assert not world.services.agenda.background
     world.client().get("work")
@@ -105,7 +105,7 @@ def closes() -> World:
     while world.services.agenda.background:
         meanwhile.publish()
         assert other.get("work")
-        world.broker.pump()
+        world.broker.pumping.pump()
     meanwhile.publish()
     world.restart()
     client = world.client()

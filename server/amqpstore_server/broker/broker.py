@@ -1,4 +1,4 @@
-"""The broker: its virtual hosts, restored from the store, and the queues with pending work."""
+"""The broker: its virtual hosts, restored from the store."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from amqpstore_server.broker.definitions.stored import leave_out, rows_of
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
 from amqpstore_server.broker.monitoring.counters import ChannelCounters
 from amqpstore_server.broker.monitoring.departures import Departures, QueueDepartures
-from amqpstore_server.broker.monitoring.faults import called
 from amqpstore_server.broker.queues.message_sums import volatile_count
 from amqpstore_server.broker.rights.permissions import Access, grants_any
 from amqpstore_server.broker.rights.quotas import Limits, Quotas
 from amqpstore_server.broker.rules.policy import Policies, Policy
 from amqpstore_server.broker.vhost import VirtualHost
-from amqpstore_server.broker.work.limits import LOOK_COST
+from amqpstore_server.broker.work.pumping import Pumping
 from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.broker.work.steps import batches
 
@@ -62,7 +61,7 @@ class Broker:
 
     def __init__(self, services: BrokerServices) -> None:
         self.services = services
-        self._agenda = services.agenda
+        self.pumping = Pumping(services)
         self.vhosts: dict[str, VirtualHost] = {}
         self.deleted: dict[str, VirtualHost] = {}
         """Virtual hosts that are being deleted: no one can open them, `deleting_vhost` empties
@@ -211,99 +210,6 @@ class Broker:
             for queue in vhost.queues.values()
             if queue.is_set_aside
         ]
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a queue has been touched since the last `pump`, messages have arrived, or there
-        is work in the background.
-        """
-        agenda = self._agenda
-        return bool(
-            agenda.touched
-            or agenda.freed
-            or agenda.arrivals
-            or agenda.unfinished
-            or agenda.late_drops
-            or agenda.background
-        )
-
-    @property
-    def has_more(self) -> bool:
-        """Whether `pump` has left work for the next round."""
-        agenda = self._agenda
-        return bool(agenda.touched or agenda.unfinished or agenda.late_drops or agenda.background)
-
-    @property
-    def only_moves_are_left(self) -> bool:
-        """Whether nothing is left but to move and drop messages that may wait."""
-        agenda = self._agenda
-        return not (agenda.touched or agenda.late_drops or agenda.background)
-
-    def pump(self, *, collects: bool = False, must_moves_wait: bool = False) -> float:
-        """Have every queue that was touched hand out what it can, and do a step of the work in the
-        background. Returns what it has spent of the budget of the round.
-
-        Args: collects, whether queues that only got messages wait for more of them;
-        must_moves_wait, whether no messages are moved or dropped.
-        """
-        services, agenda = self.services, self._agenda
-        if services.deferred.entries:
-            services.deferred.flush()
-        if agenda.background:
-            called(self._take_step)
-        if not collects and agenda.arrivals:
-            agenda.touched.update(agenda.arrivals)
-            agenda.arrivals.clear()
-        agenda.handed_out = agenda.spent = 0
-        services.moves.are_paused = must_moves_wait
-        if agenda.late_drops:
-            self._drop_late()
-        if agenda.unfinished and not must_moves_wait:
-            self._go_on()
-        if agenda.freed:
-            agenda.touch_freed()
-        touched = list(agenda.touched)
-        agenda.touched.clear()
-        most = services.limits.max_handed_out
-        most_spent = agenda.spent + services.limits.round_budget
-        most_pumped = services.limits.max_pumped
-        for index, queue in enumerate(touched):
-            if agenda.handed_out >= most or agenda.spent >= most_spent or index == most_pumped:
-                # A backlog must not be handed out, or thousands of queues drop messages, while
-                # everybody else waits. The remaining queues come first in the next round.
-                agenda.touched = {**dict.fromkeys(touched[index:]), **agenda.touched}
-                break
-            queue.pump(yields=True)
-        spent, agenda.spent = agenda.spent, 0
-        return spent
-
-    def _go_on(self) -> None:
-        """Let queues move and drop messages that could not go in earlier rounds."""
-        services, agenda = self.services, self._agenda
-        most = services.limits.max_handed_out
-        for _ in range(len(agenda.unfinished)):
-            if services.moves.must_wait or agenda.handed_out >= most:
-                return
-            queue, _ = agenda.unfinished.popitem(last=False)
-            agenda.touched.pop(queue, None)
-            agenda.spent += LOOK_COST
-            queue.pump(yields=True)
-
-    def _drop_late(self) -> None:
-        """Let queues drop what is too much since publishes to many queues: with half of the budget,
-        as others may have messages to move.
-        """
-        services, agenda = self.services, self._agenda
-        services.work["max-length"] = None
-        while agenda.late_drops and agenda.spent < services.limits.round_budget // 2:
-            agenda.spent += LOOK_COST
-            next(iter(agenda.late_drops)).drop_late()
-
-    def _take_step(self) -> None:
-        work = self._agenda.background.popleft()
-        for _ in work:
-            self._agenda.background.append(work)
-            return
 
     def read_again(self) -> None:
         """Retry messages that could not be read. To be called about once a second."""

@@ -40,5 +40,6 @@ between rounds, a little at a time.
   with the rest; `committer`: batches are written and synced.
 - `switching`, `garbage`: how soon the loop gets the interpreter back, and how short the pauses for
   Python's garbage are; `holds`: how long the longest rounds were.
-- `alarms`: publishers wait while memory or the disk is short; `trimming`: memory is given back.
+- `ticks`: what is due twice a second; `alarms`: publishers wait while memory or the disk is short;
+  `trimming`: memory is given back.
 """

@@ -60,6 +60,7 @@ class LoopRounds:
         self._term = term
         self.when_defined = term.when_defined
         self._broker = broker
+        self._pumping = broker.pumping
         self._sockets = sockets
         self._senders: dict[Sender, None] = {}
         self._definers: list[Definer] = []
@@ -160,7 +161,7 @@ class LoopRounds:
 
     def _end(self, committer: Committer, now: float, *, is_busy: bool, collects: bool) -> None:
         """Hand out messages, start a batch, and send."""
-        has_work = self._broker.has_work
+        has_work = self._pumping.has_work
         if has_work:
             services = self._broker.services
             agenda, deferred = services.agenda, services.deferred
@@ -188,16 +189,16 @@ class LoopRounds:
         must_moves_wait = wait_s > 0
         self._is_running = True
         try:
-            spent = self._broker.pump(collects=collects, must_moves_wait=must_moves_wait)
+            spent = self._pumping.pump(collects=collects, must_moves_wait=must_moves_wait)
         finally:
             self._is_running = False
         if spent:
             self._share.took(time.perf_counter(), spent / 1e6)
-        if not self._broker.has_more:
+        if not self._pumping.has_more:
             return
         # Queues that got messages from another queue on the way come next.
         self._sockets.return_in(
-            wait_s if must_moves_wait and self._broker.only_moves_are_left else 0.0
+            wait_s if must_moves_wait and self._pumping.only_moves_are_left else 0.0
         )
 
     def _release(self) -> None:

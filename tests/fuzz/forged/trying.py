@@ -78,7 +78,7 @@ def serve(directory: str) -> None:
         broker = broker_of(store)
         Users(store)
         broker.services.run_timers()
-        broker.pump()
+        broker.pumping.pump()
         for vhost in broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.enforce()

@@ -38,7 +38,7 @@ def turns(simulated: SimulatedBroker) -> int:
     """Have the bytes counted. Returns how many turns that takes."""
     count = 0
     while simulated.services.agenda.background:
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
         count += 1
     return count
 
@@ -59,7 +59,7 @@ def test_what_comes_and_goes_in_between_is_counted(simulated: SimulatedBroker) -
     new = [f"new {number:02}" for number in range(20)]
     requeued = ""
     for number, body in enumerate(new):
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
         client.publish("", "q", body, message_id=body)
         got = client.get("q")
         assert got is not None
@@ -91,7 +91,7 @@ def test_a_limit_that_is_gone_before_does_not_apply(
 ) -> None:
     limit(simulated, *LIMITED)
     for _ in range(turns_before):
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
     limit(simulated)
     turns(simulated)
     simulated.settle()
@@ -101,7 +101,7 @@ def test_a_limit_that_is_gone_before_does_not_apply(
 
 def test_another_limit_in_between_is_the_one_that_applies(simulated: SimulatedBroker) -> None:
     limit(simulated, *LIMITED)
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     limit(simulated, Policy("p", "^q$", definition={"max-length-bytes": 2000}))
     turns(simulated)
     simulated.settle()
@@ -118,7 +118,7 @@ def test_the_other_settings_of_a_policy_apply_at_once(simulated: SimulatedBroker
 
 def test_a_queue_may_be_deleted_in_between(simulated: SimulatedBroker) -> None:
     limit(simulated, *LIMITED)
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     simulated.vhost.delete_queue(simulated.vhost.queue("q"))
     simulated.settle()
     simulated.queue("q")

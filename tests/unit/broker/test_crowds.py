@@ -229,8 +229,8 @@ def test_a_turn_looks_at_some_of_many_queues(
     monkeypatch.setattr(Queue, "pump", counted)
     client.channel.resume()
     counts = []
-    while simulated.broker.has_work:
-        simulated.broker.pump()
+    while simulated.broker.pumping.has_work:
+        simulated.broker.pumping.pump()
         counts.append(len(pumped))
     assert counts == [16, 32, 40]
     assert len(set(pumped)) == 40

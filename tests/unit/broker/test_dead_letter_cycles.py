@@ -95,8 +95,8 @@ def moves_until_it_ends(simulated: SimulatedBroker, most: int) -> int:
     """Return how often a message moves before it is dropped."""
     simulated.settle()
     Client(simulated).publish("", "q0", "a", delivery_mode=1)
-    while simulated.broker.has_work:
-        simulated.broker.pump()
+    while simulated.broker.pumping.has_work:
+        simulated.broker.pumping.pump()
         moves = simulated.services.statistics.dead_letters.total()
         assert moves < most, "it goes round for ever"
     return moves
@@ -274,8 +274,8 @@ def test_a_chain_of_any_length(simulated: SimulatedBroker) -> None:
     simulated.settle()  # a queue that was just declared has its turn, whatever comes to it
     Client(simulated).publish("", "q0", "a", delivery_mode=1)
     turns = 0
-    while simulated.broker.has_work:
-        simulated.broker.pump()
+    while simulated.broker.pumping.has_work:
+        simulated.broker.pumping.pump()
         turns += 1
     assert simulated.ready(f"q{LAST}") == ["a"]
     assert turns > LAST // 100, "others have to have their turn in between"
@@ -290,7 +290,7 @@ def test_a_chain_of_queues_that_refuse(simulated: SimulatedBroker) -> None:
     simulated.clock.advance(200)
     client.publish("", "q0", "again", delivery_mode=1)
     for _ in range(3):
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
     assert simulated.broker.set_aside == []
     found = sum(simulated.vhost.queue(f"q{number}").ready_count for number in range(LAST + 1))
     assert found == LAST + 1

@@ -70,7 +70,7 @@ def test_a_full_disk_is_tried_again_after_a_second_and_not_all_the_time(
     simulated.fill_disk()
     simulated.clock.advance(10)
     simulated.services.run_timers()
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     assert simulated.services.ms_to_next_timer() == 1000
 
 

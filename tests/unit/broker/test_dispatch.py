@@ -532,11 +532,11 @@ def test_a_long_queue_is_handed_out_over_several_turns(simulated: SimulatedBroke
     client = Client(simulated)
     client.consume("long", "long")
     client.consume("short", "short")
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     most = simulated.services.limits.max_handed_out
     assert most <= len(client.bodies("long")) < most + 1024
     assert client.bodies("short") == []
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     assert client.bodies("short") == ["s"]
     assert len(client.bodies("long")) < len(bodies)
     simulated.settle()
@@ -551,8 +551,8 @@ def test_one_consumer_without_a_prefetch_is_given_no_more_in_a_turn_than_others(
         client.publish("", "q", *[f"{number} {one}" for one in range(20)])
     client.consume("q", "c")
     before = 0
-    while simulated.broker.has_work:
-        simulated.broker.pump()
+    while simulated.broker.pumping.has_work:
+        simulated.broker.pumping.pump()
         assert len(client.got) - before <= 10
         before = len(client.got)
     assert before == 100

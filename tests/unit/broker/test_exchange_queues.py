@@ -364,7 +364,7 @@ def test_while_the_disk_is_full_what_is_due_is_tried_again_now_and_then(
     simulated.fill_disk()
     simulated.clock.advance(10)
     simulated.services.run_timers()
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     assert simulated.services.ms_to_next_timer() == 1000
     simulated.free_disk()
 

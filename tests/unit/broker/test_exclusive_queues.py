@@ -41,8 +41,8 @@ def left(simulated: SimulatedBroker) -> list[str]:
 def test_some_are_deleted_in_each_turn(simulated: SimulatedBroker) -> None:
     simulated.vhost.owned_queues.end("first")
     counts = [len(left(simulated))]
-    while simulated.broker.has_work:
-        simulated.broker.pump()
+    while simulated.broker.pumping.has_work:
+        simulated.broker.pumping.pump()
         counts.append(len(left(simulated)))
     assert counts == [25, 15, 5, 0]
 

@@ -236,9 +236,9 @@ def turns(traced: Traced) -> list[int]:
     """Have turns until nothing is to be done: how many copies were made in each."""
     queue = traced.vhost.queue("trace")
     counts = []
-    while traced.broker.has_work:
+    while traced.broker.pumping.has_work:
         before = queue.ready_count
-        traced.broker.pump()
+        traced.broker.pumping.pump()
         counts.append(queue.ready_count - before)
     return counts
 

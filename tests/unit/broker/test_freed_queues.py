@@ -306,7 +306,7 @@ def test_very_many_unacked_messages_of_a_deleted_queue_are_freed_in_steps() -> N
     assert empty == [False] * 600
     simulated.clock.advance(LATER_MS)
     simulated.services.run_timers()
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     empty = [one.is_empty for one in client.channel.unacked_in(queue)]
     assert 0 < sum(empty) <= 256
     ack_until(client.channel, 100)

@@ -50,7 +50,7 @@ def test_others_are_served_between_its_parts(simulated: SimulatedBroker) -> None
     other.consume("other", "o")
     for turn in range(PARTS):
         other.publish("", "other", str(turn))
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
         assert other.bodies("o")[-1] == str(turn)
         assert client.bodies("c") == []
     simulated.settle()
@@ -64,7 +64,7 @@ def test_one_part_is_read_in_a_turn_however_many_consumers_wait(
     for number, client in enumerate(clients):
         client.consume("q", f"c{number}")
     for _ in range(PARTS):
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
         assert not any(client.got for client in clients)
     simulated.settle()
     got = [body for number, client in enumerate(clients) for body in client.bodies(f"c{number}")]
@@ -98,7 +98,7 @@ def test_one_that_moves_to_another_queue_is_read_in_parts(
     for turn in range(PARTS - 1):
         assert queue.leaving
         other.publish("", "q", str(turn))
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
     simulated.settle()
     assert not queue.leaving
     assert simulated.ready(to) == [LARGE]
@@ -126,9 +126,9 @@ def test_one_that_leaves_by_a_limit_is_read_in_parts(
         simulated.services.run_timers()
     else:
         client.publish("", "from", "new")
-    while simulated.broker.has_work:
+    while simulated.broker.pumping.has_work:
         read.append(0)
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
         simulated.store.sync()
     assert max(read) < len(LARGE) / 2
     assert sum(read) >= len(LARGE)
@@ -151,9 +151,9 @@ def test_a_get_that_waits_in_line_has_it_in_parts(
     consumer.consume("q", "c", prefetch=1)
     for wait_ms in (1000, 0):
         assert gets.get(simulated.vhost.queue("q"), no_ack=True, wait_ms=wait_ms)
-    while simulated.broker.has_work:
+    while simulated.broker.pumping.has_work:
         read.append(0)
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
     assert answers == [LARGE, "after"]
     assert consumer.bodies("c") == []
     assert max(read) < len(LARGE) / 2

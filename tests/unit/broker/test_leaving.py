@@ -67,11 +67,11 @@ def test_moves_that_take_longer_than_expected_are_made_in_smaller_steps(
     expected = len(moved(simulated, kind))
     assert expected > 10
     for turn in range(1, 5):
-        assert simulated.broker.pump() >= COST
+        assert simulated.broker.pumping.pump() >= COST
         assert len(moved(simulated, kind)) == expected + turn
     simulated.services.cpu_s = lambda: next(ticks) / 1e9
     for _ in range(20):
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
     assert len(moved(simulated, kind)) == len(BODIES)
 
 
@@ -81,8 +81,8 @@ def test_messages_with_properties_of_their_own_leave_a_few_in_each_turn(
 ) -> None:
     settle_all(simulated, kind)
     counts = [len(moved(simulated, kind))]
-    while simulated.broker.has_work:
-        simulated.broker.pump()
+    while simulated.broker.pumping.has_work:
+        simulated.broker.pumping.pump()
         counts.append(len(moved(simulated, kind)))
     in_turn = [after - before for before, after in zip([0, *counts], counts, strict=False)]
     assert COST // OWN <= max(in_turn) <= COST // OWN + 1
@@ -94,7 +94,7 @@ def test_what_leaves_in_one_turn_is_handled_together_in_its_new_queue(
     simulated: SimulatedBroker, kind: str
 ) -> None:
     settle_all(simulated, kind)
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     moves = simulated.services.moves.pending
     assert moves <= 4
     simulated.store.sync()
@@ -135,7 +135,7 @@ def test_messages_with_large_headers_leave_one_in_each_turn(simulated: Simulated
     reject_until(client.channel, 0, requeue=False)
     for count in range(1, 5):
         assert len(moved(simulated, "dead letters")) == count
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
 
 
 def test_large_messages_leave_one_in_each_turn(simulated: SimulatedBroker) -> None:
@@ -147,15 +147,15 @@ def test_large_messages_leave_one_in_each_turn(simulated: SimulatedBroker) -> No
     ack_until(client.channel, 0)
     for count in range(1, 5):
         assert len(moved(simulated, "history")) == count
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_crash_meets_is_in_one_place(simulated: SimulatedBroker, kind: str) -> None:
     settle_all(simulated, kind)
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     gone = moved(simulated, kind)
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     simulated.crash()
     assert moved(simulated, kind) == gone
     assert simulated.ready("q") == BODIES[len(gone) :]
@@ -202,8 +202,8 @@ def test_all_queues_share_the_cost_of_a_turn(simulated: SimulatedBroker) -> None
     most = (COST // OWN + 1) * 20
     before = len(moved(simulated, "dead letters"))
     assert before <= most
-    while simulated.broker.has_work:
-        simulated.broker.pump()
+    while simulated.broker.pumping.has_work:
+        simulated.broker.pumping.pump()
         count = len(moved(simulated, "dead letters"))
         assert count - before <= most
         before = count
@@ -233,8 +233,8 @@ def test_what_expires_or_is_too_much_becomes_dead_a_few_in_each_turn(
         queue.apply(dataclasses.replace(queue.settings, max_length=0))
         queue.enforce()
     counts = [len(moved(simulated, "dead letters"))]
-    while simulated.broker.has_work:
-        simulated.broker.pump()
+    while simulated.broker.pumping.has_work:
+        simulated.broker.pumping.pump()
         counts.append(len(moved(simulated, "dead letters")))
         simulated.services.run_timers()
     in_turn = [after - before for before, after in zip([0, *counts], counts, strict=False)]
@@ -275,7 +275,7 @@ def test_nothing_is_handed_out_while_very_much_leaves(
     monkeypatch.setattr("amqpstore_server.broker.queues.leaving._LONG_LINE", 0)
     client = settle_all(simulated, "history")
     client.publish("", "q", "later")
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     assert client.bodies("tag") == BODIES
     simulated.settle()
     assert client.bodies("tag") == [*BODIES, "later"]
@@ -290,11 +290,11 @@ def test_nothing_leaves_while_it_is_the_turn_of_others(
     client.publish("", "dead", "to be fetched")
     for _ in range(3):
         simulated.vhost.queue("q").touch()
-        assert not simulated.broker.pump(must_moves_wait=True)
-        assert simulated.broker.only_moves_are_left
-    assert simulated.broker.has_more
+        assert not simulated.broker.pumping.pump(must_moves_wait=True)
+        assert simulated.broker.pumping.only_moves_are_left
+    assert simulated.broker.pumping.has_more
     assert set(moved(simulated, kind)) - {"to be fetched"} == set(gone)
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     assert len(moved(simulated, kind)) > len(gone) + 1
     simulated.settle()
     assert set(moved(simulated, kind)) - {"to be fetched"} == set(BODIES)
@@ -313,7 +313,7 @@ def test_what_has_expired_is_not_delivered_while_it_is_the_turn_of_others(
     for _ in range(3):
         simulated.services.run_timers()
         client.channel.pause(paused=False)
-        simulated.broker.pump(must_moves_wait=True)
+        simulated.broker.pumping.pump(must_moves_wait=True)
     assert client.bodies("tag") == moved(simulated, "dead letters") == []
     assert not simulated.services.run_timers(), "a timer that is due again at once keeps it busy"
     assert client.get("q") is None
@@ -333,6 +333,6 @@ def test_queues_with_more_to_move_have_their_turns_in_order(simulated: Simulated
     simulated.settle()
     reject_until(client.channel, 0, requeue=False)
     for _ in range(len(names)):
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
     simulated.store.sync()
     assert all(simulated.vhost.queue(f"dead {name}").ready_count for name in names)

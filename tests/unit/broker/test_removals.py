@@ -87,8 +87,8 @@ def test_bindings_are_removed_in_steps(simulated: SimulatedBroker, delete: str) 
     while count > left:
         count = max(count - LIMIT, left)
         assert rows(simulated) == count
-        simulated.broker.pump()
-    assert not simulated.broker.has_work
+        simulated.broker.pumping.pump()
+    assert not simulated.broker.pumping.has_work
     assert not simulated.vhost.removals.queues | simulated.vhost.removals.exchanges
 
 
@@ -98,10 +98,10 @@ def test_nothing_is_routed_to_what_is_deleted(simulated: SimulatedBroker, kind: 
     DELETES["queue"](simulated)
     assert [one.destination.name for one in exchange.bindings] == ["other"]
     client = Client(simulated)
-    while simulated.broker.has_work:
+    while simulated.broker.pumping.has_work:
         for key in "123456789":
             client.publish("x", "1", key)
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
     simulated.settle()
     assert set(simulated.ready("other")) == set("123456789")
     assert len(simulated.ready("other")) % 9 == 0
@@ -135,7 +135,7 @@ def test_after_a_crash_it_is_deleted_with_all_its_bindings(
     bound(simulated)
     DELETES[delete](simulated)
     for _ in range(turns):
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
     simulated.crash()
     left = 1 if delete == "queue" else 0
     assert rows(simulated) == left
@@ -196,7 +196,7 @@ def test_bindings_wait_while_the_disk_is_full(
     with monkeypatch.context() as patch:
         patch.setattr(simulated.store.definitions, "define", full)
         simulated.work()
-        assert not simulated.broker.has_work
+        assert not simulated.broker.pumping.has_work
         with pytest.raises(DiskFullError):
             simulated.queue("q")
     simulated.pass_time(1000)

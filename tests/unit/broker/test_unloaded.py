@@ -65,7 +65,7 @@ def test_only_so_much_is_read_before_the_others_have_their_turn(
     simulated.services.moves.limits = BROKER_LIMITS._replace(max_pending_bytes=1 << 20)
     pending = simulated.store.log.pending_bytes
     for _ in range(5):
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
     assert simulated.store.log.pending_bytes == pending
     simulated.settle()
     assert simulated.ready("dead") == BODIES

@@ -61,8 +61,8 @@ def test_some_are_deleted_in_each_turn_with_one_commit(
     client.channel.close()
     counts = [len(left(simulated))]
     monkeypatch.setattr(simulated.store._catalog, "commit", noted)
-    while simulated.broker.has_work:
-        simulated.broker.pump()
+    while simulated.broker.pumping.has_work:
+        simulated.broker.pumping.pump()
         counts.append(len(left(simulated)))
     assert counts[:4] == [30, 20, 10, 0]
     assert commits == [AT_ONCE] * 3

@@ -468,7 +468,7 @@ def test_many_letters_are_looked_at_in_turns() -> None:
     simulated.bind("dlx", "dead", "q")
     simulated.clock.advance(SOON_MS)
     simulated.services.run_timers()
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     simulated.store.sync()
     assert 0 < queue.letter_count < 300
     simulated.settle()
@@ -485,7 +485,7 @@ def test_a_change_while_letters_are_looked_at_is_not_missed() -> None:
     simulated.queue("dead")
     simulated.clock.advance(SOON_MS)
     simulated.services.run_timers()
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     simulated.bind("dlx", "dead", **{"x-match": "all"})
     simulated.clock.advance(SOON_MS)
     simulated.services.run_timers()

@@ -40,9 +40,9 @@ def over(simulated: SimulatedBroker) -> int:
 def drops(simulated: SimulatedBroker) -> list[int]:
     """Have turns until nothing is to be done: how many queues have dropped in each."""
     found = []
-    while simulated.broker.has_work:
+    while simulated.broker.pumping.has_work:
         before = over(simulated)
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
         found.append(before - over(simulated))
     return found
 
@@ -162,7 +162,7 @@ def test_who_publishes_waits_until_the_queues_have_dropped(simulated: SimulatedB
     waited = 0
     while wide.channel.publisher.must_wait:
         assert not other.channel.publisher.must_wait
-        simulated.broker.pump()
+        simulated.broker.pumping.pump()
         waited += 1
     assert waited >= len(QUEUES) // AT_ONCE_LATE
     assert over(simulated) == 0
@@ -206,7 +206,7 @@ def test_a_limit_in_bytes_is_kept_in_several_turns() -> None:
 
 def test_after_a_crash_in_between_the_limits_are_kept(simulated: SimulatedBroker) -> None:
     Client(simulated).publish("all", "", "new")
-    simulated.broker.pump()
+    simulated.broker.pumping.pump()
     simulated.store.sync()
     assert over(simulated)
     simulated.crash()

@@ -156,7 +156,7 @@ class Flow:
 
     def _round(self) -> int:
         """Do what follows a read: hand out, commit, confirm, write. Returns the last confirm."""
-        self._count(self._server.broker.pump)
+        self._count(self._server.broker.pumping.pump)
         self._count(self._server.store.sync)
         self._take(self._consumer)
         if self.delivered > self._acked:

@@ -509,7 +509,7 @@ def test_a_get_of_a_large_message_leaves_others_their_turn_and_keeps_its_channel
     client.connection.receive(gets, reading.now_s)
     for _ in range(10):
         assert client.connection.is_input_paused
-        reading.broker.pump()
+        reading.broker.pumping.pump()
         client.go_on()
         assert not client.answers
         # One step of a get that takes as many: the other client is not held up by it.

@@ -101,8 +101,8 @@ class Goes:
         server = self._server
         server.store.sync()
         server.clock.advance(ms)
-        while server.services.run_timers() | server.broker.has_work:
-            self._go(server.broker.pump)
+        while server.services.run_timers() | server.broker.pumping.has_work:
+            self._go(server.broker.pumping.pump)
             self._serve_the_quiet_one()
             if not server.store.log.is_empty:
                 server.store.sync()

@@ -67,7 +67,7 @@ def goes(server: SimulatedServer, client: SimulatedClient, asked: list[str]) -> 
     connection.receive(a_read(KEYS), server.now_s)
     counts = [len(asked)]
     while connection.input.waiting:
-        server.broker.pump()
+        server.broker.pumping.pump()
         before = len(asked)
         connection.go_on(server.now_s)
         counts.append(len(asked) - before)

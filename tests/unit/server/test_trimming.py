@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 import trio
 
-import amqpstore_server.app
 from amqpstore import Envelope, Message
 from amqpstore_server.app import App
+from amqpstore_server.loop import ticks
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.loop.trimming import CLIENT_BYTES, Trimming, trim
 from tests.one_client import one_client
@@ -85,14 +85,14 @@ def test_many_objects_are_not_all_looked_at(more_blocks: int) -> None:
 def test_what_the_store_no_longer_holds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backlog leaves much free memory, too."""
     trimmed: list[None] = []
-    monkeypatch.setattr(amqpstore_server.app, "trim", lambda: trimmed.append(None))
-    monkeypatch.setattr(amqpstore_server.app, "_TICK_S", 0.01)
+    monkeypatch.setattr(ticks, "trim", lambda: trimmed.append(None))
+    monkeypatch.setattr(ticks, "TICK_S", 0.01)
     limits = LOOP_LIMITS._replace(trim_after_s=0.0, min_trimmed_bytes=100_000)
 
     async def ticks_until(app: App, is_so: Callable[[], bool]) -> None:
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(app._tick)
+                nursery.start_soon(app.ticks.run)
                 while not is_so():
                     await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
@@ -102,7 +102,7 @@ def test_what_the_store_no_longer_holds_counts(monkeypatch: pytest.MonkeyPatch) 
             store = app.broker.services.store
             (queue,) = store.queues.values()
             store.publish([queue], [Message(Envelope("", "q"), bytes(1000))] * 500)
-            await ticks_until(app, lambda: app._trimming._most_bytes > 500_000)
+            await ticks_until(app, lambda: app.ticks.trimming._most_bytes > 500_000)
             assert not trimmed
             store.purge(queue)
             await ticks_until(app, lambda: bool(trimmed))

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import trio
 
-from amqpstore_server.broker.broker import Broker
+from amqpstore_server.broker.work.pumping import Pumping
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
@@ -34,14 +34,14 @@ def pumps_a_turn(monkeypatch: pytest.MonkeyPatch, *, is_backlog: bool) -> set[in
     """
     turns = Turns()
     pumped: list[int] = []
-    pump = Broker.pump
+    pump = Pumping.pump
 
-    def noted(broker: Broker, *, collects: bool = False, must_moves_wait: bool = False) -> float:
-        spent = pump(broker, collects=collects, must_moves_wait=must_moves_wait)
-        pumped.extend([turns.count] * broker.services.agenda.handed_out)
+    def noted(pumping: Pumping, *, collects: bool = False, must_moves_wait: bool = False) -> float:
+        spent = pump(pumping, collects=collects, must_moves_wait=must_moves_wait)
+        pumped.extend([turns.count] * pumping._agenda.handed_out)
         return spent
 
-    monkeypatch.setattr(Broker, "pump", noted)
+    monkeypatch.setattr(Pumping, "pump", noted)
     # On a busy machine one read may take as long as that of a costly client, who has to wait, or of
     # one that is to be read less at a time.
     limits = LOOP_LIMITS._replace(costly_s=60.0, long_small_read_s=60.0)

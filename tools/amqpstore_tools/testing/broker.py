@@ -289,7 +289,7 @@ class MemoryBroker:
 
     def _look_at_disk(self) -> None:
         self._store.space.require(self.disk.blocked_below_bytes // 2)
-        self._app.look_at_alarms()
+        self._app.ticks.look_at_alarms()
 
     def _power_cut(self, scope: trio.CancelScope) -> None:
         self._log.is_muted = True

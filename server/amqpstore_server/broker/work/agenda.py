@@ -1,6 +1,6 @@
 """The agenda of a broker: its work in this round and later ones, and the budget of this round.
 
-A queue or channel with something to do adds itself; `Broker.pump` works it off at the end of each
+A queue or channel with something to do adds itself; `Pumping.pump` works it off at the end of each
 round.
 """
 
