@@ -1,4 +1,4 @@
-"""What is due twice a second, for all clients and the store, beside the rounds."""
+"""Work that is due twice a second, for all clients and the store, beside the rounds."""
 
 from __future__ import annotations
 

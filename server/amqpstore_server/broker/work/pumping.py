@@ -1,5 +1,5 @@
-"""What the queues do in each round: hand out messages, move and drop them, and the work in the
-background.
+"""The work of the queues in each round: they hand out, move and drop messages. And a step of the
+work in the background.
 """
 
 from __future__ import annotations
