@@ -23,6 +23,8 @@ _READ_S = 30.0
 _FORM = "multipart/form-data"
 _SMALL_BYTES = 256 << 10
 _MAX_PARTS = 8
+_SHOWN_CODING = 40
+"""The most characters of a content coding that an error repeats."""
 _MAX_HEAD_BYTES = 1 << 10
 """The longest head of a part of a form."""
 
@@ -78,6 +80,16 @@ async def read_form(request: Request, max_bytes: int) -> bytes:
 
 
 async def _read(request: Request, max_bytes: int, large: trio.Semaphore) -> bytes:
+    coding = request.headers.get("content-encoding", "").strip()
+    if coding.lower() not in ("", "identity"):
+        # RFC 9110, 12.5.3: the answer says what is accepted instead. A few bytes can become more
+        # than there is memory for, so nothing is decompressed.
+        raise HttpError(
+            415,
+            "unsupported_media_type",
+            f"the body has the content coding {coding[:_SHOWN_CODING]!r}: send it without one",
+            {"Accept-Encoding": "identity"},
+        )
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)

@@ -42,6 +42,7 @@ _REFUSALS = {
     408: "The body takes too long",
     409: "Another request is doing this",
     413: "The body is too large",
+    415: "The body has a content coding",
     503: "Not now: publishers are blocked, the disk is full, or a check failed",
 }
 _NO_WORD = re.compile(r"[^a-zA-Z0-9]+")
@@ -121,7 +122,7 @@ def _refusals(route: ApiRoute) -> list[int]:
     if route.parameters or route.body is not None:
         statuses.add(404)
     if route.body is not None:
-        statuses |= {408, 413}
+        statuses |= {408, 413, 415}
     if route.method not in SAFE_METHODS:
         statuses |= {403, 503}
     return sorted(statuses)

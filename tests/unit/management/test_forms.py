@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+import trio
 from starlette.requests import Request
 
-from amqpstore_server.management.bodies import file_in
+from amqpstore_server.management.bodies import file_in, read_body
 from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.pages.actions import body_of, read_fields
 from tests.calls import Counts
@@ -56,11 +57,27 @@ def test_what_has_not_one_file_is_refused(form: bytes, kind: str) -> None:
     assert sum(counts.python.values()) < 2000
 
 
-def posted(content: bytes) -> Request:
+@pytest.mark.trio
+@pytest.mark.parametrize("coding", ["gzip", "GZIP", "br", "deflate, gzip", "x" * 10_000])
+async def test_a_body_with_a_content_coding_is_refused_as_such(coding: str) -> None:
+    with pytest.raises(HttpError, match="content coding") as refused:
+        await read_body(posted(b"{}", coding), 1 << 20, trio.Semaphore(1))
+    assert refused.value.status == 415
+    assert len(refused.value.reason) < 100
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("coding", ["", "identity", " Identity "])
+async def test_a_body_without_one_is_read(coding: str) -> None:
+    assert await read_body(posted(b"{}", coding), 1 << 20, trio.Semaphore(1)) == b"{}"
+
+
+def posted(content: bytes, coding: str = "") -> Request:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": content, "more_body": False}
 
-    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+    headers = [(b"content-encoding", coding.encode())]
+    return Request({"type": "http", "method": "POST", "headers": headers}, receive)
 
 
 @pytest.mark.trio
