@@ -69,7 +69,7 @@ from amqpstore_server.replication.listening import MemberDialer, MemberListener
 from amqpstore_server.replication.member_file import MemberFile
 from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.orders import Orders
-from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
+from amqpstore_server.replication.proxied_clients import ProxiedListeners, ProxiedSocket
 from amqpstore_server.replication.proxy import KnownLeader
 from amqpstore_server.replication.settings import ClusterSettings
 from amqpstore_server.terms.replication_figures import FollowerFigures
@@ -104,7 +104,7 @@ class Controller:
         file: MemberFile,
     ) -> None:
         self.orders = Orders()
-        self.doors = ProxiedDoors()
+        self.proxied_listeners = ProxiedListeners()
         self.copies = CopyCounts()
         self.refused_frames = 0
         """How many links have ended because what came was not the peer's next frame."""
@@ -477,7 +477,7 @@ class Controller:
             _log.warning("a client is not passed on", extra={"reason": str(error)})
             sock.close()
             return
-        self.doors.enter(client)
+        self.proxied_listeners.enter(client)
 
     def connect_for_client(self, address: str) -> socket.socket:
         """Return a connection to a leader on which a client is passed on.

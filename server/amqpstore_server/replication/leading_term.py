@@ -108,16 +108,16 @@ class LeadingTerm:
         """Add listeners for the clients that followers pass on to those without TLS and with it,
         where there are any.
         """
-        doors = self._controller.doors
-        with_tls = [*tls, doors.open("amqps")] if tls else []
-        return [*plain, doors.open("amqp")], with_tls
+        listeners = self._controller.proxied_listeners
+        with_tls = [*tls, listeners.open("amqps")] if tls else []
+        return [*plain, listeners.open("amqp")], with_tls
 
     def passed_on_requests(self, sockets: ManagementSockets, /) -> ManagementSockets:
         """Return listeners for the requests that followers pass on, where there are any here."""
-        doors = self._controller.doors
+        listeners = self._controller.proxied_listeners
         return ManagementSockets(
-            [doors.open("http")] if sockets.plain else [],
-            [doors.open("https")] if sockets.tls else [],
+            [listeners.open("http")] if sockets.plain else [],
+            [listeners.open("https")] if sockets.tls else [],
         )
 
     async def defined(self) -> None:

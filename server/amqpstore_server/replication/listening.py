@@ -31,10 +31,10 @@ from amqpstore_server.replication.tls_streams import TlsStream, context_of
 
 _log = logging.getLogger(__name__)
 
-MAX_STRANGERS = 32
+MAX_UNPROVEN = 32
 """Connections at a time that have not proved yet to be a member's."""
 _TOLD_S = 60.0
-"""How often it is logged that strangers are put out."""
+"""How often it is logged that some are closed for others."""
 _LOOK_UP_S = 1.0
 _CONNECT_TIMEOUT_S = 1.0
 _BACKLOG = 64
@@ -52,7 +52,7 @@ class MemberConnections(Protocol):
         """Take a connection. Args: peer, the address that it comes from."""
 
 
-class Strangers:
+class UnprovenConnections:
     """The connections that have not proved yet to be a member's: a limited number of them.
 
     One more puts out the oldest of the address that has the most: whoever opens many and is silent
@@ -103,7 +103,7 @@ class MemberListener:
         certificates = settings.certificates
         self._tls = context_of(certificates, is_listener=True) if certificates else None
         self._connections = connections
-        self._strangers = Strangers(MAX_STRANGERS)
+        self._unproven = UnprovenConnections(MAX_UNPROVEN)
         host, port = settings.replicate
         try:
             family, _, _, _, address = socket.getaddrinfo(
@@ -131,7 +131,7 @@ class MemberListener:
                     return
                 time.sleep(_RETRY_S)  # there is no descriptor
                 continue
-            self._strangers.enter(sock, address[0])
+            self._unproven.enter(sock, address[0])
             peer = f"{address[0]}:{address[1]}"
             threading.Thread(
                 target=self._welcome, args=(sock, peer), name=f"member {peer}", daemon=True
@@ -155,7 +155,7 @@ class MemberListener:
             found.close()
             return
         finally:
-            self._strangers.leave(sock)
+            self._unproven.leave(sock)
         self._connections.accepted(found, session, peer)
 
 

@@ -8,7 +8,7 @@ import socket
 
 from amqpstore_server.listening.proxied_sockets import AddressedSocket, ProxiedListener
 from amqpstore_server.replication.handshake import DEADLINE_S
-from amqpstore_server.replication.proxy_header import ClientAddress, Door, read_header
+from amqpstore_server.replication.proxy_header import ClientAddress, Scheme, read_header
 
 UNREAD_MS = 300_000
 """A client that takes nothing for this long is disconnected, on either side of a follower. Until
@@ -57,24 +57,26 @@ def _read(connection: socket.socket, size: int) -> bytes:
     return received
 
 
-class ProxiedDoors:
-    """The doors of a leader for clients that followers pass on; closed while it does not lead."""
+class ProxiedListeners:
+    """The listeners of a leader for clients that followers pass on, one for each scheme; closed
+    while it does not lead.
+    """
 
     def __init__(self) -> None:
-        self._open: dict[Door, ProxiedListener] = {}
+        self._open: dict[Scheme, ProxiedListener] = {}
 
-    def open(self, door: Door) -> ProxiedListener:
-        """Return a listener for those who come through a door, until it is closed."""
-        listener = ProxiedListener.open(lambda: self._closed(door))
-        self._open[door] = listener
+    def open(self, scheme: Scheme) -> ProxiedListener:
+        """Return a listener for the clients of a scheme, until it is closed."""
+        listener = ProxiedListener.open(lambda: self._closed(scheme))
+        self._open[scheme] = listener
         return listener
 
-    def _closed(self, door: Door) -> None:
-        self._open.pop(door, None)
+    def _closed(self, scheme: Scheme) -> None:
+        self._open.pop(scheme, None)
 
     def enter(self, client: ProxiedSocket) -> None:
         """Have a client accepted, or close its connection."""
-        listener = self._open.get(client.client.door)
+        listener = self._open.get(client.client.scheme)
         if listener is None:
             client.close()
         else:

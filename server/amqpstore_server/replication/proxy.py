@@ -21,7 +21,7 @@ import trio
 from amqpstore_server.cluster.keys import EtcdRow
 from amqpstore_server.replication.handshake import HandshakeError
 from amqpstore_server.replication.proxied_clients import UNREAD_MS, bear
-from amqpstore_server.replication.proxy_header import ClientAddress, Door, encode_header
+from amqpstore_server.replication.proxy_header import ClientAddress, Scheme, encode_header
 
 _log = logging.getLogger(__name__)
 
@@ -69,14 +69,14 @@ class Proxy:
         self._passing: dict[trio.CancelScope, KnownLeader | None] = {}
         self._is_unreachable = False
 
-    async def run(self, doors: Sequence[tuple[Door, socket.socket]]) -> None:
+    async def run(self, listeners: Sequence[tuple[Scheme, socket.socket]]) -> None:
         """Take clients on listening sockets, which are closed in the end, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch)
-            for door, listener in doors:
-                nursery.start_soon(self._accept, door, listener, nursery)
+            for scheme, listener in listeners:
+                nursery.start_soon(self._accept, scheme, listener, nursery)
 
-    async def _accept(self, door: Door, listener: socket.socket, clients: trio.Nursery) -> None:
+    async def _accept(self, scheme: Scheme, listener: socket.socket, clients: trio.Nursery) -> None:
         with trio.socket.from_stdlib_socket(listener) as accepting:
             while True:
                 try:
@@ -87,13 +87,13 @@ class Proxy:
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
                 leader = self._leader()
-                is_wanted = leader is not None or door == "http"
+                is_wanted = leader is not None or scheme == "http"
                 if not is_wanted or len(self._passing) >= _MAX_CLIENTS:
                     client.close()
                     continue
                 scope = trio.CancelScope()
                 self._passing[scope] = leader
-                clients.start_soon(self._serve, door, client, address, leader, scope)
+                clients.start_soon(self._serve, scheme, client, address, leader, scope)
 
     async def _watch(self) -> None:
         """Disconnect clients of a leader that another one has followed. Without its key in etcd it
@@ -109,7 +109,7 @@ class Proxy:
 
     async def _serve(
         self,
-        door: Door,
+        scheme: Scheme,
         client: trio.socket.SocketType,
         address: tuple[str, int],
         to: KnownLeader | None,
@@ -119,7 +119,7 @@ class Proxy:
             with client, scope, suppress(OSError):
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
-                first = await _first_line(client) if door == "http" else b""
+                first = await _first_line(client) if scheme == "http" else b""
                 answer = self._health(first)
                 if not answer and first and to is None:
                     answer = _UNAVAILABLE
@@ -127,7 +127,7 @@ class Proxy:
                     await _send(client, memoryview(answer))
                     return
                 there = client.getsockname()
-                known = ClientAddress(address[0], address[1], there[0], there[1], door)
+                known = ClientAddress(address[0], address[1], there[0], there[1], scheme)
                 connection = await self._dial(to)
                 if connection is not None:
                     with connection:

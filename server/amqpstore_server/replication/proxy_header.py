@@ -1,8 +1,8 @@
 """The client that a follower passes on: a header of the PROXY protocol, version 2, in front of what
 the client sends.
 
-Among its further fields is one of type ALPN (1), with the door the client came through. It is
-believed of members only, which have proved to be some before they send it.
+Among its further fields is one of type ALPN (1), with the scheme of the listener that the client
+connected to. A header is believed only from members, which have proved that they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from amqpstore_server.listening.proxy_protocol import (
     parsed,
 )
 
-Door: TypeAlias = Literal["amqp", "amqps", "http", "https"]
+Scheme: TypeAlias = Literal["amqp", "amqps", "http", "https"]
 """The protocol that the client speaks after this header: with the leader, TLS included."""
 
 _TLV = struct.Struct(">BH")
@@ -32,13 +32,15 @@ _ALPN = 1
 
 
 class ClientAddress(NamedTuple):
-    """A client, the address that it connected to, and by which door. Hosts are IP addresses."""
+    """A client, the address that it connected to, and the scheme of the listener there. Hosts are
+    IP addresses.
+    """
 
     host: str
     port: int
     to_host: str
     to_port: int
-    door: Door
+    scheme: Scheme
 
 
 def encode_header(client: ClientAddress) -> bytes:
@@ -47,13 +49,13 @@ def encode_header(client: ClientAddress) -> bytes:
     if hosts[0].version != hosts[1].version:
         hosts = [_as_ipv6(host) for host in hosts]
     family = IPV4 if hosts[0].version == 4 else IPV6
-    door = client.door.encode()
+    scheme = client.scheme.encode()
     body = b"".join(
         (
             *(host.packed for host in hosts),
             PORTS.pack(client.port, client.to_port),
-            _TLV.pack(_ALPN, len(door)),
-            door,
+            _TLV.pack(_ALPN, len(scheme)),
+            scheme,
         )
     )
     return FIXED.pack(SIGNATURE, PROXY, family, len(body)) + body
@@ -76,15 +78,15 @@ def read_header(read: Callable[[int], bytes]) -> ClientAddress:
     found, fields = parsed(header)
     if found is None:
         raise ProxyHeaderError("it names no client")
-    return ClientAddress(*found, _door(fields))
+    return ClientAddress(*found, _scheme(fields))
 
 
-def _door(values: bytes) -> Door:
+def _scheme(values: bytes) -> Scheme:
     while len(values) >= _TLV.size:
         kind, size = _TLV.unpack_from(values)
         value, values = values[_TLV.size :][:size], values[_TLV.size + size :]
         if kind == _ALPN and len(value) == size:
-            for door in get_args(Door):
-                if value == door.encode():
-                    return door  # type: ignore[no-any-return]
-    raise ProxyHeaderError("it does not name a door of this version")
+            for scheme in get_args(Scheme):
+                if value == scheme.encode():
+                    return scheme  # type: ignore[no-any-return]
+    raise ProxyHeaderError("it does not name a scheme of this version")

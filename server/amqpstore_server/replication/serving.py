@@ -57,7 +57,7 @@ from amqpstore_server.replication.leading_term import LeadingTerm, soon
 from amqpstore_server.replication.member_file import MemberFile
 from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_server.replication.proxy import Proxy
-from amqpstore_server.replication.proxy_header import Door
+from amqpstore_server.replication.proxy_header import Scheme
 from amqpstore_server.replication.settings import ClusterSettings, cluster_settings
 from amqpstore_server.terms.replication_figures import FollowerFigures
 
@@ -107,20 +107,20 @@ class Doorways(NamedTuple):
         """Open the sockets on which it is asked about itself. Raises: ConfigError."""
         return await listen([host_and_port(one) for one in self.config.metrics_listen])
 
-    async def open(self) -> list[tuple[Door, socket.socket]]:
+    async def open(self) -> list[tuple[Scheme, socket.socket]]:
         """Open the sockets of clients. Raises: ConfigError."""
         if not self.passes_on:
             return []
         plain = await listen([host_and_port(one) for one in self.config.listen])
         tls = await listen([host_and_port(one) for one in self.config.tls_listen])
         management = await listen_for_requests(self.config)
-        doors: tuple[tuple[Door, Sequence[socket.socket]], ...] = (
+        by_scheme: tuple[tuple[Scheme, Sequence[socket.socket]], ...] = (
             ("amqp", plain),
             ("amqps", tls),
             ("http", management.plain),
             ("https", management.tls),
         )
-        return [(door, listener) for door, listeners in doors for listener in listeners]
+        return [(scheme, listener) for scheme, listeners in by_scheme for listener in listeners]
 
 
 class _Next(Enum):

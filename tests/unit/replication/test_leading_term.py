@@ -34,7 +34,7 @@ class StandIn:
         self.serves_until = float("inf")
         self.is_disk_low = False
         self.member = SimpleNamespace(leader=None)
-        self.doors = SimpleNamespace(open=lambda _door: None)
+        self.proxied_listeners = SimpleNamespace(open=lambda _scheme: None)
 
     def stop(self) -> None:
         pass

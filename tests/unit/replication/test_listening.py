@@ -22,10 +22,10 @@ from amqpstore_server.replication import listening
 from amqpstore_server.replication.handshake import HandshakeError, PeerSession, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket
 from amqpstore_server.replication.listening import (
-    MAX_STRANGERS,
+    MAX_UNPROVEN,
     MemberDialer,
     MemberListener,
-    Strangers,
+    UnprovenConnections,
 )
 from amqpstore_server.replication.settings import (
     ClusterSettings,
@@ -183,25 +183,25 @@ def test_silent_strangers_keep_no_member_out(
     settings: ClusterSettings, connections: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They come again as long as they like: the oldest of the address with the most goes."""
-    strangers = [socket.create_connection(settings.replicate) for _ in range(3 * MAX_STRANGERS)]
+    unproven = [socket.create_connection(settings.replicate) for _ in range(3 * MAX_UNPROVEN)]
     MemberDialer(settings).connect(address(settings), SECRET, Purpose.STREAM)[0].close()
     connections.sockets.get(timeout=WAIT_S)[0].close()
     assert [one.message for one in caplog.records].count(
         "connections that do not prove to be a member's are put out"
     ) == 1
-    for one in strangers:
+    for one in unproven:
         one.close()
 
 
 def test_the_crowd_goes_first() -> None:
     """Not whoever was there before, from an address of its own."""
-    strangers = Strangers(3)
+    unproven = UnprovenConnections(3)
     pairs = [socket.socketpair() for _ in range(4)]
     for (ours, _), host in zip(
         pairs, ("10.0.0.1", "10.0.0.9", "10.0.0.9", "10.0.0.9"), strict=True
     ):
-        strangers.enter(ours, host)
-    assert strangers.put_out == 1
+        unproven.enter(ours, host)
+    assert unproven.put_out == 1
     (_, first), (_, second), *_ = pairs
     assert second.recv(1) == b""
     first.setblocking(False)

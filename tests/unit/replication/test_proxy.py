@@ -12,9 +12,9 @@ import trio.testing
 
 from amqpstore_server.listening.listening import listen
 from amqpstore_server.replication import proxied_clients, proxy
-from amqpstore_server.replication.proxied_clients import ProxiedDoors, ProxiedSocket
+from amqpstore_server.replication.proxied_clients import ProxiedListeners, ProxiedSocket
 from amqpstore_server.replication.proxy import KnownLeader, Proxy
-from amqpstore_server.replication.proxy_header import ClientAddress, Door, encode_header
+from amqpstore_server.replication.proxy_header import ClientAddress, Scheme, encode_header
 
 MUCH = 64 << 20
 PATIENT_S = 60.0
@@ -28,8 +28,8 @@ class Place:
 
     def __init__(self) -> None:
         self.leader: KnownLeader | None = FIRST
-        self.doors = ProxiedDoors()
-        self.accepted = self.doors.open("amqp")
+        self.listeners = ProxiedListeners()
+        self.accepted = self.listeners.open("amqp")
         self.port = self.http_port = 0
         self.dialled: list[str] = []
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -49,7 +49,7 @@ class Place:
             client = ProxiedSocket.of(connection)
         except (OSError, EOFError):
             return
-        self.doors.enter(client)
+        self.listeners.enter(client)
 
     async def client(self) -> trio.SocketStream:
         return await trio.open_tcp_stream("127.0.0.1", self.port)
@@ -93,8 +93,8 @@ async def running() -> AsyncGenerator[Place]:
     place.port, place.http_port = (one.getsockname()[1] for one in (listener, of_http))
     with trio.fail_after(PATIENT_S):
         async with trio.open_nursery() as nursery:
-            doors: list[tuple[Door, socket.socket]] = [("amqp", listener), ("http", of_http)]
-            nursery.start_soon(proxy.run, doors)
+            listeners: list[tuple[Scheme, socket.socket]] = [("amqp", listener), ("http", of_http)]
+            nursery.start_soon(proxy.run, listeners)
             yield place
             nursery.cancel_scope.cancel()
     place.close()
@@ -218,7 +218,7 @@ async def test_a_follower_answers_itself_whether_it_lives_and_is_ready(place: Pl
 
 @proxied
 async def test_other_requests_are_passed_on_whole(place: Place) -> None:
-    accepted = place.doors.open("http")
+    accepted = place.listeners.open("http")
     request = b"GET /health/leader HTTP/1.1\r\nHost: a\r\n\r\n"
     client = await trio.open_tcp_stream("127.0.0.1", place.http_port)
     await client.send_all(request[:7])
@@ -262,11 +262,11 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def test_a_listener_that_is_closed_closes_who_waits() -> None:
-    doors = ProxiedDoors()
-    listener = doors.open("amqp")
+    listeners = ProxiedListeners()
+    listener = listeners.open("amqp")
     ours, theirs = tcp_pair()
     ours.sendall(HEADER)
-    doors.enter(ProxiedSocket.of(theirs))
+    listeners.enter(ProxiedSocket.of(theirs))
     listener.close()
     assert ours.recv(1) == b""
     ours.close()
@@ -275,7 +275,7 @@ def test_a_listener_that_is_closed_closes_who_waits() -> None:
 def test_who_comes_through_a_door_that_is_not_open_is_closed() -> None:
     ours, theirs = tcp_pair()
     ours.sendall(HEADER)
-    ProxiedDoors().enter(ProxiedSocket.of(theirs))
+    ProxiedListeners().enter(ProxiedSocket.of(theirs))
     assert ours.recv(1) == b""
     ours.close()
 
