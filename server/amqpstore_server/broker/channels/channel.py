@@ -520,7 +520,7 @@ class Channel:
         deliveries = self._unacked.remove(first, last - first + 1)
         expected = first
         for index, delivery in enumerate(deliveries):
-            if delivery.first_sequence != expected:
+            if delivery.first_tag != expected:
                 for unreached in deliveries[index:]:
                     self._unacked.insert(unreached)
                 break

@@ -25,7 +25,7 @@ _NONE: deque[Delivery] = deque()
 """Shared by nearly all channels, and never added to: an empty deque takes 760 bytes."""
 
 _FIRST_SEQUENCE = attrgetter("run.first_sequence")
-_FIRST_TAG = attrgetter("first_sequence")
+_FIRST_TAG = attrgetter("first_tag")
 
 
 class UnackedDeliveries(RunList[Delivery]):
@@ -57,7 +57,7 @@ class UnackedDeliveries(RunList[Delivery]):
             return None
         delivery = self.first
         its_ms = delivery.queue.ack_timeout_ms(delivery.consumer, timeout_ms)
-        return delivery.first_sequence, its_ms
+        return delivery.first_tag, its_ms
 
     def of_queue(self, queue: object, settled: Iterable[Delivery]) -> Iterator[Delivery]:
         """Yield what the client has of a queue. Args: settled, in its transaction."""
@@ -121,7 +121,7 @@ class UnackedDeliveries(RunList[Delivery]):
         Args: next_tag, which no delivery has had yet. Raises: PreconditionFailedError.
         """
         if self.count and tag < next_tag:
-            first = self._runs[self._head].first_sequence  # as `first`: each call costs
+            first = self._runs[self._head].first_tag  # as `first`: each call costs
             if not tag or tag >= first:
                 return self.remove(first, (tag or next_tag - 1) - first + 1)
         if tag:

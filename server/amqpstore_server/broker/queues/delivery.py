@@ -18,22 +18,25 @@ _COUNT_HEADER = "x-delivery-count"
 
 
 class Delivery:
-    """A run that was delivered under contiguous delivery tags, from `first_sequence` on.
+    """A run that was delivered under contiguous delivery tags, from `first_tag` on.
 
     `consumer` is None for a message that was fetched with basic.get.
     """
 
-    __slots__ = ("consumer", "first_sequence", "queue", "run", "store_queue")
+    __slots__ = ("consumer", "first_tag", "queue", "run", "store_queue")
+
+    first_sequence: int
+    """Another name of `first_tag`, for `RunList`: of deliveries it counts tags."""
 
     def __init__(
         self,
-        first_sequence: int,
+        first_tag: int,
         queue: Queue,
         consumer: Consumer | None,
         store_queue: amqpstore.Queue,
         run: Run,
     ) -> None:
-        self.first_sequence = first_sequence
+        self.first_tag = first_tag
         self.queue = queue
         self.consumer = consumer
         self.store_queue = store_queue
@@ -52,7 +55,7 @@ class Delivery:
     @property
     def end(self) -> int:
         """The tag after its last."""
-        return self.first_sequence + self.run.count
+        return self.first_tag + self.run.count
 
     @property
     def taken(self) -> Taken:
@@ -76,9 +79,13 @@ class Delivery:
     def split(self, count: int) -> Delivery:
         """Split off the first `count` messages (fewer than all) as a delivery of their own."""
         run = self.run.split(count)
-        head = Delivery(self.first_sequence, self.queue, self.consumer, self.store_queue, run)
-        self.first_sequence += count
+        head = Delivery(self.first_tag, self.queue, self.consumer, self.store_queue, run)
+        self.first_tag += count
         return head
+
+
+# Another name of the slot, not a property: a `RunList` asks for it often, and so it costs no call.
+Delivery.first_sequence = vars(Delivery)["first_tag"]
 
 
 def shown(queue: Queue, run: Run) -> Run:
