@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -53,12 +54,19 @@ class Busy:
     """The engine in a process of its own, and what it has tried and made durable so far."""
 
     def __init__(self, directory: str, program: str, seed: int) -> None:
-        options = [str(int(one)) for one in OPTIONS[:-1]]
         # A file, not a pipe: what was printed is seen at once, by no thread that may be late.
         self._printed = Path(f"{directory}.printed")
         with open(self._printed, "w") as printed:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program, str(seed), "1", directory, *options],
+                [
+                    sys.executable,
+                    "-c",
+                    program,
+                    str(seed),
+                    "1",
+                    directory,
+                    json.dumps(OPTIONS[:-1]),
+                ],
                 cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
@@ -151,9 +159,9 @@ def test_copies_of_a_store_that_is_compacted_all_the_time(data_directory: str) -
 
 
 CHURN = """
-import sys
+import json, sys
 from amqpstore import Envelope, Message, Options, Store
-options = Options(*map(int, sys.argv[4:]))
+options = Options(*json.loads(sys.argv[4]))
 store = Store.open(sys.argv[3], options=options)
 kept, moved = store.create_queue("kept"), store.create_queue("moved")
 envelope = Envelope("", "q", b"\\x10\\x00\\x02")

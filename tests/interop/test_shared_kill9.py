@@ -6,6 +6,7 @@ says what it has committed after it has, so what it said is a lower bound of wha
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -25,10 +26,10 @@ OPTIONS = Options(
 )
 
 CHILD = """
-import random, sys, threading
+import json, random, sys, threading
 from amqpstore import Options, SharedStore
 seed, directory = int(sys.argv[1]), sys.argv[2]
-shared = SharedStore.open(directory, options=Options(*map(int, sys.argv[3:])))
+shared = SharedStore.open(directory, options=Options(*json.loads(sys.argv[3])))
 shared.declare("orders", history_length=1 << 40)
 shared.declare("done")
 for prepared in shared.prepared():
@@ -75,7 +76,7 @@ for thread in threads:
 
 def run_and_kill(directory: Path, seed: int) -> list[list[str]]:
     """Return what the child said before it was killed, after some hundred commits at most."""
-    arguments = [str(seed), str(directory), *map(str, map(int, OPTIONS[:-1]))]
+    arguments = [str(seed), str(directory), json.dumps(OPTIONS[:-1])]
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True
     )

@@ -5,6 +5,7 @@ Checkpoints, paging and compaction are made to happen all the time, so that the 
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -27,11 +28,11 @@ OPTIONS = Options(
 )
 
 CHILD = """
-import random, sys
+import json, random, sys
 from amqpstore import Envelope, Message, Options, Store
 seed, next_number, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 rng = random.Random(seed)
-options = Options(*map(int, sys.argv[4:]))
+options = Options(*json.loads(sys.argv[4]))
 store = Store.open(directory, options=options)
 queues = {queue.definition: queue for queue in store.queues.values()}
 for name in ("kept", "passing"):
@@ -86,7 +87,7 @@ def numbers(store: Store, queue: Queue) -> list[int]:
 
 def run_and_kill(directory: Path, seed: int, next_number: int) -> list[str]:
     """Return what the child said before it was killed, after some hundred batches at most."""
-    arguments = [str(seed), str(next_number), str(directory), *map(str, map(int, OPTIONS[:-1]))]
+    arguments = [str(seed), str(next_number), str(directory), json.dumps(OPTIONS[:-1])]
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True
     )
