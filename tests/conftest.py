@@ -9,6 +9,7 @@ import gc
 import os
 import re
 import shlex
+import signal
 import socket
 import sys
 import tempfile
@@ -144,6 +145,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 pytest_plugins = ["tests.call_baselines", "tests.sampling"]
+
+
+@pytest.fixture
+def terminal_signals() -> Generator[None]:
+    """SIGINT and SIGHUP as a terminal leaves them, for the test and the processes that it starts:
+    a run under nohup or behind a shell's `&` ignores them, and so would these.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

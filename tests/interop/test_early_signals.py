@@ -10,6 +10,8 @@ import pytest
 
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("terminal_signals")
+
 
 def sent(
     numbers: Sequence[signal.Signals], module: str, arguments: Sequence[str], log: Path

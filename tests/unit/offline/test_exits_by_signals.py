@@ -1,22 +1,13 @@
 """What signals do with a tool that runs."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from amqpstore_tools.offline.exits import run_tool
 
 
-@pytest.fixture
-def hangup() -> Iterator[None]:
-    """SIGHUP as a terminal leaves it: the tests themselves may run under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("hangup")
+@pytest.mark.usefixtures("terminal_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_tool_cleans_up_when_it_is_to_end(number: signal.Signals) -> None:
     done = []

@@ -53,7 +53,8 @@ class Leads:
             statistics=BrokerStatistics(),
             deferred=SimpleNamespace(entries=[]),
         )
-        broker: Any = SimpleNamespace(services=services, has_work=False)
+        pumping = SimpleNamespace(has_work=False)
+        broker: Any = SimpleNamespace(services=services, pumping=pumping)
         sockets: Any = SimpleNamespace(
             read=lambda _now: False,
             charge=lambda _seconds: None,
