@@ -125,8 +125,8 @@ class Log:
         # Held while a file is written to.
         self._writing = threading.Lock()
         self._last_written: Segment | None = None
-        self._last_first_lsn = 0
-        """The LSN of the first batch of that segment."""
+        self._batch_count = 0
+        """How many batches were written to that segment since it was created."""
 
     @property
     def seed(self) -> int:
@@ -347,9 +347,9 @@ class Log:
         if batch.starts_segment:
             if self._last_written:
                 self._last_written.seal()
-            self._create(segment, self._mean_bytes(batch))
+            self._create(segment)
             self._last_written = segment
-            self._last_first_lsn = batch.lsn
+            self._batch_count = 0
         if batch.fills:
             self._filling.fill(segment)
         file = segment.writer
@@ -362,16 +362,18 @@ class Log:
             written = file.end() - start
             file.append([b"".join(batch.buffers)[written:]])
         batch.is_appended = True
+        self._batch_count += 1
 
-    def _mean_bytes(self, next_batch: Batch) -> int:
+    def _mean_batch_bytes(self) -> int:
         """Return the size of the batches of the last segment on average; 0 if there is none."""
         if not self._last_written:
             return 0
-        return self._last_written.size // (next_batch.lsn - self._last_first_lsn)
+        # None was counted if the disk had no room for the first one.
+        return self._last_written.size // max(1, self._batch_count)
 
-    def _create(self, segment: Segment, batch_bytes: int) -> None:
+    def _create(self, segment: Segment) -> None:
         """Open the file of a new segment: a spare one, if there is any. Raises: OSError."""
-        if self._spares and (spare := self._spares.take(segment.path, batch_bytes)):
+        if self._spares and (spare := self._spares.take(segment.path, self._mean_batch_bytes())):
             segment.use(spare)
             return
         try:

@@ -207,7 +207,7 @@ def test_a_reader_goes_on_in_the_old_files_until_the_new_one_is_taken_over(disk:
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "q")
-    store.upkeep.housekeep()  # it is done and the catalog has it, but nobody took it over
+    store.upkeep.housekeep()  # it is done and the catalog has it, but no one has taken it over
     assert segment_files(disk) == [1, 2, 3, 4, 5, FIRST_COMPACTED]
     assert [take(store, queue, 1).first_sequence for _ in range(2)] == [2, 4]
     store.upkeep.housekeep()

@@ -230,3 +230,21 @@ def test_a_store_goes_on_in_the_segments_it_dropped(tmp_path: Path) -> None:
     assert drain(store, queue_named(store, "q")) == rest[-2:]
     store.close()
     assert not [name for name in names(disk.directory) if name.endswith(".spare")]
+
+
+@pytest.mark.parametrize(("batch_bytes", "is_kept"), [(100_000, True), (400_000, False)])
+def test_a_store_makes_spares_by_the_mean_of_its_batches(
+    tmp_path: Path, batch_bytes: int, is_kept: bool
+) -> None:
+    disk = Disk(str(tmp_path / "store"), segment_bytes=2 << 20)
+    disk.clock = Seconds()
+    store = disk.open()
+    queue = store.create_queue("q")
+    for size in [batch_bytes, 1000, batch_bytes, batch_bytes] * 10:
+        store.publish([queue], messages(bytes(size)))
+        store.sync()
+        store.take(queue, 1, acked=True)
+    store.sync()
+    store.upkeep.checkpoint()
+    assert any(name.endswith(".spare") for name in names(disk.directory)) == is_kept
+    store.close()

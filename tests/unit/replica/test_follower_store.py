@@ -476,6 +476,31 @@ def test_a_disk_that_fills_up_during_a_write_costs_no_batch(starts_segment: bool
     assert content_on_follower(group) == content_on_leader(group)
 
 
+def test_a_batch_for_which_there_was_no_room_in_a_new_segment_is_appended_when_there_is() -> None:
+    """It may not be on the leader's own disk yet: so no catch-up brings it."""
+    group = joined(1)
+    disk, follower = group.follower_disk, group.follower
+    assert follower is not None
+    group.publish(["orders"], bytes(1600))
+    group.sync()
+    last, reader = follower.last, group.reader()
+    for body in (bytes(300), bytes(1600)):
+        group.publish(["orders"], body)
+        sealed = group.seal()
+        assert sealed is not None
+        if not sealed.offset:
+            disk.capacity_bytes = sum(map(len, disk.contents())) + sum(sealed.lengths) + 10
+            with pytest.raises(DiskFullError):
+                follower.append(sealed)
+            disk.capacity_bytes = None
+            rewrite = follower.resume(last.lsn)
+            while piece := reader.read(rewrite.number, rewrite.size, 700):
+                rewrite.append(piece)
+            follower.adopt(rewrite)
+        follower.append(sealed)
+    assert follower.last.segment > last.segment
+
+
 def test_a_start_changes_nothing_before_a_leader_is_found() -> None:
     group = joined(3)
     assert group.follower is not None

@@ -1,5 +1,5 @@
-"""The work of the queues in each round: they hand out, move and drop messages. And a step of the
-work in the background.
+"""The work of each round: queues hand out, move and drop messages, and one step of the work in the
+background is done.
 """
 
 from __future__ import annotations
