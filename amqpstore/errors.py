@@ -281,7 +281,7 @@ class DurabilityError(StoreError):
 
 
 class DeposedError(DurabilityError):
-    """A member of a group leads no longer. What it had not seen committed, no one is promised."""
+    """A member of a group leads no longer. What it had not seen committed was not confirmed."""
 
     def __init__(self, path: str, reason: str) -> None:
         StoreError.__init__(

@@ -21,7 +21,8 @@ class Options(NamedTuple):
     `train_dictionary` compaction compresses small ones too, with a dictionary that is trained once.
 
     Publishers are refused while less than `least_free_bytes` of the disk is free, and
-    `reserve_bytes` are reserved for everything else. `limits` are sizes that no one has to change.
+    `reserve_bytes` are reserved for everything else. `limits` are sizes that do not have to be
+    changed.
     """
 
     segment_bytes: int = 16 << 20

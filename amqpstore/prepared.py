@@ -304,7 +304,7 @@ def prepare(
         store.set_keeps_transient(hidden, keeps=keeps_transient)
         store.enqueues.enqueue(place, messages, size, overhead)
     for _, run in acks.runs:
-        # As after a restart: they were delivered, and no one has them.
+        # As after a restart: they were delivered, and no consumer has them.
         run.delivery_count += 1
     prepared = store.prepared[hidden.id] = Prepared(store, hidden, label, acks, groups, row.locked)
     return prepared

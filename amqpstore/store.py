@@ -434,7 +434,7 @@ class Store(ClosableStore):
             # The next start reads a little more of the log.
             _log.warning("the store was closed without a checkpoint: %s", reason_of(error))
         if (segment := self.log.current) is not None:
-            # What stays of it is behind the noted end, where no one reads.
+            # What stays of it is behind the noted end, where nothing is read.
             with contextlib.suppress(OSError):
                 self.log.trim()
             with contextlib.suppress(DiskFullError):
@@ -458,7 +458,7 @@ class Store(ClosableStore):
             self.space.check(needed_bytes + self.log.pending_bytes)
 
     def _log_delivered(self, queue: Queue, run: Run) -> None:
-        # An index file has four bytes for it, and no one counts further.
+        # An index file has four bytes for it, and more is not counted.
         self._log_run(_DELIVERED, queue, run, min(run.delivery_count + 1, MAX_COUNT))
 
     def _log_run(self, kind: OperationKind, queue: Queue, run: Run, detail: int = 0) -> None:

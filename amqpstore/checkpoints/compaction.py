@@ -324,7 +324,7 @@ def _pieces(
 def remove_compacted(
     files: Files, directory: str, compacted: Compacted, known_damaged: Collection[int]
 ) -> None:
-    """Remove the old files, which no one reads any more; damaged ones go to quarantine.
+    """Remove the old files, which are not read any more; damaged ones go to quarantine.
 
     Args: known_damaged, segments in which recovery found damage, perhaps where nothing is live by
     now.

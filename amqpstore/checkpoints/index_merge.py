@@ -34,7 +34,7 @@ class IndexMerger:
         """
         for group in list(_groups(queue, kept, self._limits)):
             entries = queue.live_entries(group)
-            # An unreadable file disturbs no one, and stays as it is.
+            # An unreadable file does no harm, and stays as it is.
             if entries is not None:
                 yield self._merge(queue, group, entries)
 

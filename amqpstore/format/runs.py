@@ -474,8 +474,8 @@ class ReadyList(RunList[Run]):
         return bisect_right(self._runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
 
     def append_new(self, run: Run, most_bytes: int) -> Run:
-        """Add a run that was just published after all others; if it continues the last, which
-        no one has been given, and takes less memory than `most_bytes`, it becomes part of that.
+        """Add a run that was just published after all others; if it continues the last, which was
+        not delivered yet, and takes less memory than `most_bytes`, it becomes part of that.
         Returns the run that has its messages.
         """
         runs = self._runs

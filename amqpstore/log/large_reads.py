@@ -111,7 +111,7 @@ class LargeReads:
         return _partly_read(message_id)
 
     def drop_abandoned(self) -> None:
-        """Drop what was read of messages that no one asks for any more."""
+        """Drop what was read of messages whose read was not continued."""
         if self._readings:
             since_ms = self._clock.monotonic_ms() - _ABANDONED_MS
             self._readings = {

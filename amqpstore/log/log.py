@@ -305,7 +305,7 @@ class Log:
                 self._companion.begin(batch)
             self._append(segment, batch)
             batch.sync_s = time.perf_counter()
-            # A small batch never starts a segment: no one here would sync the directory.
+            # A small batch never starts a segment: nothing here would sync the directory.
             return datasyncs.start(segment.writer)
         except BaseException as error:  # noqa: BLE001
             self._fail(segment.path, error)

@@ -130,7 +130,7 @@ class Segment:
     def steps(self, first_id: int, lengths: Sequence[int], offset: int) -> TableSteps:
         """Return which of these records the offset table will have.
 
-        Any thread may ask, while no one notes anything.
+        Any thread may call this, while none notes anything.
         """
         step_bytes = self._limits.table_step_bytes
         last = self.table_offsets[-1] if self.table_offsets else offset - step_bytes
@@ -335,8 +335,8 @@ class Segment:
             writer.close()
 
     def detach(self) -> File | None:
-        """Return the file if it is open for reading, to be closed by the caller: no one reads it
-        any more.
+        """Return the file if it is open for reading, to be closed by the caller: it is not read any
+        more.
         """
         return self._descriptors.detach(self.path)
 

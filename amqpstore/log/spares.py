@@ -5,7 +5,7 @@ the file system's journal, and each page of the kernel's cache has to be found. 
 written before has both, and batches of up to some 100 KiB are on disk in a third of the time.
 
 The zeros are written in the background, and are durable before the log has the file: so behind its
-last batch is what `filling` leaves there as well. Their name says that no one needs them. It is
+last batch is what `filling` leaves there as well. Their name says that they are unused. It is
 durable before the first zero is written, so no crash leaves zeros in a file that has another name.
 """
 
@@ -106,7 +106,7 @@ class Spares:
             return None
 
     def _give_up(self, path: str, error: OSError | MemoryError) -> None:
-        """Remove a file that no one needs, and that cannot be used again."""
+        """Remove an unused file that cannot be used again."""
         if not isinstance(error, BlockingIOError):
             _log.warning("a segment cannot be used again, and is removed: %s", reason_of(error))
         attempt(self._files.remove, path)

@@ -2,7 +2,7 @@
 
 There may be 100,000 of them, and none may be missing when the batch is sealed. So the operations of
 the log are made as they are gathered, and entering the log is a matter of moving lists. What acked
-runs have in memory concerns no one: it is released afterwards, a part at a time.
+runs have in memory is released afterwards, a piece at a time, as nothing waits for it.
 """
 
 from __future__ import annotations

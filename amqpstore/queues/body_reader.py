@@ -82,7 +82,7 @@ class BodyReader:
             self._transient.release(run.first_id, run.count)
 
     def drop_abandoned(self) -> None:
-        """Forget large messages that no one reads on. To be called about once a second."""
+        """Forget large messages whose read was abandoned. To be called about once a second."""
         self._large.drop_abandoned()
 
     def forget_damage(self) -> None:

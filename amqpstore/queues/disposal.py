@@ -1,4 +1,4 @@
-"""Memory that no one needs any more, freed a part at a time.
+"""Memory that is not needed any more, freed a piece at a time.
 
 To free a million messages of a deleted queue takes many milliseconds, in which nothing else would
 be done.

@@ -4,8 +4,8 @@ Unacked messages have a part of it as well: see `unacked`.
 
 Every message in the log can be read back, so it need not wait in memory. Messages at the head of a
 queue are taken first; so once a queue has used its share, further messages are dropped from memory
-as soon as they are durable. The shares follow the rates at which the queues are emptied: if no one
-takes anything, nothing is worth keeping.
+as soon as they are durable. The shares follow the rates at which the queues are emptied: without
+consumers, nothing is worth keeping.
 """
 
 from __future__ import annotations

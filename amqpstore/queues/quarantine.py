@@ -33,7 +33,7 @@ class Quarantine:
         again.
         """
         run.let_go()
-        # Its queue may have been deleted while others had it: no one would try it again.
+        # Its queue may have been deleted while a consumer had it: nothing would try it again.
         if queue.deleted:
             self._reader.release_transient(run)
         else:

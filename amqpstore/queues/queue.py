@@ -1,7 +1,7 @@
 """A queue, as the store knows it: an identity, a counter of sequences, and the ready messages.
 
-Whoever took a run off a queue holds it until `Store.ack` or `Store.requeue`. After a crash no one
-does: the run is ready again, marked as delivered.
+The caller that took a run off a queue holds it until `Store.ack` or `Store.requeue`. After a crash
+the run is ready again, marked as delivered.
 
 Three things about ready messages may be in memory: bodies, runs without bodies, and for the rest
 only that an index file has it (`paged`). Bodies leave memory first.

@@ -183,7 +183,7 @@ class FollowerLog(Log):
             raise ValueError("the batch was not accepted")
         self._current = batch.segment
         self.last = place_after(batch, self.last)
-        # Its bytes are on disk, and no one reads them from memory.
+        # Its bytes are on disk, and are not read from memory.
         batch.buffers = []
         self.received.append(batch)
 

@@ -40,7 +40,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class Discarded(NamedTuple):
-    """Batches that a follower had and its leader had not: no one was promised anything about them.
+    """Batches that a follower had and its leader had not: nothing in them was confirmed.
 
     `path` is the directory that they are in now.
     """

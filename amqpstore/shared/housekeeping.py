@@ -1,4 +1,4 @@
-"""Housekeeping of a `SharedStore`: a thread that does what is due, even if no one commits."""
+"""Housekeeping of a `SharedStore`: a thread that does what is due, even if no thread commits."""
 
 from __future__ import annotations
 

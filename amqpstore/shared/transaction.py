@@ -118,7 +118,8 @@ class SharedTransaction:
     ) -> list[Received]:
         """Take messages off the head of a queue: at least one, and up to `limit` of the ready ones.
 
-        Waits until there is one. No one else gets them, and they are gone if this commits.
+        Waits until there is one. They are given to this transaction only, and are gone if it
+        commits.
         Args: timeout_s, how long it waits; None for ever.
         Raises: TimeoutError, nothing arrived, and the transaction continues; QueueNotFoundError,
         also if the queue is deleted meanwhile; MessageDamagedError, once, if the first cannot be
@@ -144,7 +145,7 @@ class SharedTransaction:
                     named.arrivals.arrived(1)
                 raise
             self._received += [(named.queue, run) for run in runs]
-            # They are certainly in memory only as long as no one else has its turn.
+            # They are certainly in memory only until another thread has the lock.
             return [
                 Received(message, run.delivery_count)
                 for run in runs

@@ -5,6 +5,6 @@
 - `durability`: syncs whose failure is fatal; `datasyncs`: syncs that the kernel does in the
   background.
 - `descriptors`: the limit of open files.
-- `replacing`: a small file is replaced as a whole; `removal`: files that no one needs any more.
+- `replacing`: a small file is replaced as a whole; `removal`: files that are not needed any more.
 - `clock`: the wall clock and the monotonic clock.
 """

@@ -40,8 +40,8 @@ except ImportError as missing:  # on Windows
 _BUFFERS_A_CALL = 1024
 
 # Of what one call writes to new pages, Linux makes units as large as it can: see below. The largest
-# ones are made of memory that no one has used for long, and that costs most where a hypervisor has
-# taken it back: 1.4 us a KiB in calls of 4 MiB, 0.3 us in these.
+# ones are made of memory that has not been used for long, and that costs most where a hypervisor
+# has taken it back: 1.4 us a KiB in calls of 4 MiB, 0.3 us in these.
 _MAX_BYTES_A_CALL = 1 << 20
 _LARGE_READ_BYTES = 1 << 20
 _SPARE_DESCRIPTORS = 8
@@ -253,7 +253,7 @@ class Files(Protocol):
         """
 
     def recycle(self, old: str, new: str) -> File:
-        """Give a file that no one needs any more a new name, and open it to be written from its
+        """Give a file that is not needed any more a new name, and open it to be written from its
         start: its `end` is 0, and behind that is what it had. A crash may leave both names.
 
         Raises: FileExistsError, if there is a file of the new name; BlockingIOError, if somebody
@@ -457,9 +457,9 @@ def type_of(path: str) -> FileType:
 
 
 def _open_alone(path: str) -> int:
-    """Open a file that no one else has open, to be written to, and return its descriptor.
+    """Open a file to be written to, and return its descriptor.
 
-    Raises: BlockingIOError, if somebody has, or another name leads to it; OSError.
+    Raises: BlockingIOError, if another process has it open, or it has another name; OSError.
     """
     # Linux before 5.3 also takes a name by which it was found before for somebody: so it is opened
     # under the only one that it has now.
@@ -582,7 +582,7 @@ class OsFiles:
         # A rename would replace a file of the new name; a link never does.
         os.link(old, new)
         try:
-            # Only then no one else can open it under the old name.
+            # From here on it cannot be opened under the old name.
             os.unlink(old)
             return OsFile(new, _open_alone(new))
         except (OSError, MemoryError):

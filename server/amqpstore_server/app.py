@@ -166,7 +166,7 @@ async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:
     opened = (*plain, *tls, *management.plain, *management.tls)
     hosts = [listener.getsockname()[0] for listener in opened]
     password = define_administrator(app.broker, app.users, hosts)
-    # Not before: no one would look at the signals while definitions are imported, and until here
+    # Not before: the signals would not be looked at while definitions are imported, and until here
     # the process can simply end.
     with received_signals() as signals:
         urls = [url_of("amqp", one) for one in plain] + [url_of("amqps", one) for one in tls]

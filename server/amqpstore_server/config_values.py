@@ -46,7 +46,7 @@ def memory_watermark_bytes(config: Config) -> int:
 
 
 def trails_of(config: Config, store: Store) -> ClientTrails | None:
-    """Return what notes who published messages and who got them; None if no one wants to know."""
+    """Return what notes who published messages and who got them; None if that is disabled."""
     if not config.provenance_bytes:
         return None
     try:

@@ -24,8 +24,10 @@ PRONOUNS = re.compile(
 QUESTIONS = re.compile(r"(How|What|When|Where|Which|Who|Whose|Why)\b")
 """What no docstring begins with either; that of an attribute may say how many there are."""
 
-PHRASES = re.compile(r"\b(by and by|in vain|nobody|so long|so many)\b(?! that\b)", re.IGNORECASE)
-"""What no docstring and no comment says: the number, a noun, or "no one" is clearer."""
+PHRASES = re.compile(
+    r"\b(by and by|in vain|no one|nobody|so long|so many)\b(?! that\b)", re.IGNORECASE
+)
+"""What no docstring and no comment says: the number, or the noun ("no client"), is clearer."""
 
 ANSWERS = ("has_", "is_", "can_")
 """What the names of functions begin with that answer yes or no."""
@@ -227,6 +229,7 @@ MODULES = {
     "phrases": [
         '"""Counts up to so\nmany."""\n',
         "# nobody waits\nx = 1\n",
+        "x = 1  # read by no\n# one else\n",
         "x = 1  # for so long\n",
         'class A:\n    x = 1\n    """Done by and by."""\n',
     ],

@@ -40,7 +40,7 @@ _APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", STREAMS, "excha
 _DESTINATION_TYPES = ("queue", "exchange")
 _SHORTSTR_BYTES = 255
 _UNDEFINED = "undefined"
-"""How RabbitMQ writes a default type of queues that no one has set."""
+"""The value that RabbitMQ writes for a default queue type that is not set."""
 
 OPERATOR_POLICY = "operator_policy"
 VHOST_LIMITS = "vhost-limits"

@@ -44,9 +44,9 @@ def define_first(broker: Broker, users: Users, name: str = "", password: str = "
 
 def define_administrator(broker: Broker, users: Users, hosts: Iterable[str]) -> str:
     """Add an administrator, if the broker listens beyond loopback and has no user but `guest`; give
-    it another password, if no one has logged in with the present one yet.
+    it another password, if the present one has not been used for a login yet.
 
-    Returns the password, which is known to no one else and stored nowhere; empty if none was made.
+    Returns the password, which is not stored in plain text anywhere; empty if none was made.
     Args: hosts, the addresses that the broker listens on.
     """
     if all(map(is_loopback, hosts)):

@@ -1,6 +1,6 @@
 """The requests of operators about the messages of a queue (see `messages`).
 
-Whoever reaches the admin socket may do everything, so no one's permissions are asked here.
+Whoever reaches the admin socket may do everything, so permissions are not checked here.
 """
 
 from __future__ import annotations

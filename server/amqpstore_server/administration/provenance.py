@@ -159,7 +159,7 @@ def _answer(broker: Broker, found: Provenance, names: Names) -> Work[dict[str, A
 
 
 def _holder(broker: Broker, place: Mapping[str, Any]) -> Work[dict[str, Any] | None]:
-    """Return which client has got the message at a place, and has not acked it; None if no one."""
+    """Return the client that has got a message and has not acked it; None if there is none."""
     vhost = broker.vhosts.get(place["vhost"])
     queue = vhost.queues.get(place["queue"]) if vhost is not None else None
     if queue is None or not queue.unacked_count:

@@ -41,7 +41,7 @@ async def carry_out(
 
 
 def done(work: Work[ResultT]) -> ResultT:
-    """Do all of a work at once, and return its result: no one else is there."""
+    """Do all of a work at once, and return its result: nothing else waits for the thread."""
     try:
         carry_out(work, _at_once).send(None)
     except StopIteration as end:

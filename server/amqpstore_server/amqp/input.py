@@ -229,7 +229,7 @@ class Input:
         except FATAL:
             raise
         except Exception:
-            # An internal error costs this client its connection, and affects no one else.
+            # An internal error costs this client its connection, and does not affect others.
             connection.log.exception("connection failed")
             connection.break_off()
 

@@ -64,7 +64,7 @@ class Broker:
         self.pumping = Pumping(services)
         self.vhosts: dict[str, VirtualHost] = {}
         self.deleted: dict[str, VirtualHost] = {}
-        """Virtual hosts that are being deleted: no one can open them, `deleting_vhost` empties
+        """Virtual hosts that are being deleted: clients cannot open them, `deleting_vhost` empties
         them.
         """
         self._past = ChannelCounters()

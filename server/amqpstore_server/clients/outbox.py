@@ -63,7 +63,7 @@ class Outbox:
             self.on_output()
 
     def close(self) -> None:
-        """Drop all frames and the `on_output` callback: no one will read them."""
+        """Drop all frames and the `on_output` callback: the client will not read them."""
         self.parts = []
         self.byte_count = self._sent_parts = 0
         self.on_output = _nobody

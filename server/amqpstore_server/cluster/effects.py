@@ -47,13 +47,13 @@ class KeepAlive(NamedTuple):
 
 
 class Revoke(NamedTuple):
-    """Give a lease back; no one waits for it."""
+    """Give a lease back, without an answer."""
 
     lease: int
 
 
 class ShowAlive(NamedTuple):
-    """Put a key below `alive/` under a lease of 10 s; no one waits for it."""
+    """Put a key below `alive/` under a lease of 10 s, without an answer."""
 
     key: str
     value: Mapping[str, Any]
@@ -138,7 +138,7 @@ class Define(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """Replace all definitions by the leader's; no one waits for it."""
+    """Replace all definitions by the leader's, without an answer."""
 
     snapshot: DefinitionsSnapshot
 
@@ -152,14 +152,14 @@ class FindReceived(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Write a piece of the leader's store, beside the own one: no one waits for it."""
+    """Write a piece of the leader's store, beside the own one, without an answer."""
 
     piece: StorePiece
 
 
 class Adopt(NamedTuple):
-    """Put the copy of the leader's store that was received in the place of the own one: no one
-    waits for it. If that has something behind the common position it goes into quarantine.
+    """Replace the own store by the copy of the leader's that was received, without an answer. If
+    the own has something behind the common position it goes into quarantine.
     """
 
     copy: StoreCopy

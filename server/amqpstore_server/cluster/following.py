@@ -155,7 +155,7 @@ class Following:
         if is_greeted and not is_another and now < self._dial_at + self._timing.greeting_s:
             return
         if is_greeted or self.state is Stream.DIALLED:
-            # No one has answered, or somebody else leads by now.
+            # The leader has not answered, or another member leads by now.
             self.hang_up()
         if (
             self.state is Stream.NONE

@@ -239,7 +239,7 @@ class Promise(_Frame, frozen=True, tag=13):
 
 
 class Leave(_Frame, frozen=True, tag=16):
-    """The follower is being stopped, so that no one waits for it. Sent only to a leader that takes
+    """The follower is being stopped, and is not to be waited for. Sent only to a leader that takes
     it.
     """
 

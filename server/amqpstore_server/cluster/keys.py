@@ -214,7 +214,7 @@ class View(NamedTuple):
         return alive_key(member) in self.rows
 
     def is_adrift(self, member: str) -> bool:
-        """Whether a member runs and follows no one, by its own word."""
+        """Whether a member runs without following a leader, by its own word."""
         row = self.rows.get(alive_key(member))
         return row is not None and not row.value.get("follows", False)
 
@@ -378,8 +378,8 @@ def registration(view: View, member: str, generation: Generation, request: str) 
 
 
 def proof(fence: int, view: View, member: str, request: str) -> EtcdTransaction | None:
-    """Return the transaction with which a leader says that a member has caught up, whatever copy
-    of its directory it began with; None if no one doubts it.
+    """Return the transaction with which a leader says that a member has caught up, whatever copy of
+    its directory it began with; None if that is not in doubt.
     """
     found = view.generation(member)
     if found is None or found.is_proven:
@@ -404,8 +404,8 @@ def generation_put(member: str, generation: Generation, request: str) -> Put:
 def regain(
     state_revision: int, value: Mapping[str, Any], lease: int, request: str
 ) -> EtcdTransaction:
-    """Return the transaction that renews a leadership whose lease was lost: no one was elected
-    since.
+    """Return the transaction that renews a leadership whose lease was lost, if no member was
+    elected since.
     """
     return EtcdTransaction(
         (Compare(LEADER, 0), Compare(STATE, state_revision)),

@@ -81,10 +81,10 @@ class _Sealed(NamedTuple):
 class _Handover(NamedTuple):
     """A leadership that is to be given to another member as soon as everything is committed.
 
-    `to` is empty if no one is there to take it. `is_stopping`: it is given up in any case.
+    `to` is empty if no follower can take it. `is_stopping`: it is given up in any case.
     Publishers wait from now on, but acks and deliveries go on, so that under load something is
     always under way: behind `quiet_at` nothing new is waited for, only what is sealed by then, up
-    to `last`. What follows has been sent to the successor, too, and was promised to no one.
+    to `last`. What follows has been sent to the successor, too, and was not confirmed.
     """
 
     to: str
@@ -198,7 +198,7 @@ class Leader:
         return ReplicaPosition(self.term, number) if number > self._base.number else self._base
 
     def may_serve(self, now: float) -> bool:
-        """Tell whether no one else can lead yet: by the lease, or by the promises of all
+        """Tell whether no other member can lead yet: by the lease, or by the promises of all
         candidates.
         """
         return self.deposed is None and (now < self._tenure.until or now < self.serves_until())
@@ -406,12 +406,12 @@ class Leader:
         if follower is None or follower.is_streaming or ready.term != self.term:
             return
         if ready.join is Join.COPY:
-            # It has less than it acked, unless no one waits for it: then it leaves the list first.
+            # It has less than it acked, unless it is not waited for: then it leaves the list first.
             is_waited_for = self._names[link] in self.waits_for
             self._effects.append(HangUp(link) if is_waited_for else SendCopy(link, ready.received))
             return
         follower.is_streaming, follower.spoke_at = True, now
-        # Its promise is asked for at once: no one is waited for without one.
+        # Its promise is asked for at once: a follower is not waited for without one.
         self._beat_at = now
         # What this disk does not have yet cannot be read from the log: it is sent from memory.
         written = self._unsynced[0].number - 1 if self._unsynced else self._number
@@ -532,8 +532,8 @@ class Leader:
     def _may_enter(self, name: str, follower: FollowerProgress, now: float) -> bool:
         """Tell whether a follower is a voter, and at most a second behind.
 
-        While etcd does not answer no one can enter the list, and where only promises hold, one who
-        has not promised yet would end this leader's term.
+        While etcd does not answer no follower can enter the list, and where only promises hold, one
+        that has not promised yet would end this leader's term.
         """
         if not follower.is_streaming or follower.is_leaving or not self._view.is_voter(name):
             return False
@@ -544,7 +544,7 @@ class Leader:
         return (
             follower.acked >= max(self.committed, 1)
             and now - behind < 1.0
-            # Who was dropped again and again is better than no one.
+            # A follower that was dropped again and again is better than none.
             and (now >= follower.may_enter_at or self._is_blocked)
         )
 
@@ -626,7 +626,7 @@ class Leader:
             follower.may_enter_at = now + wait_s
 
     def _forget_who_is_back(self) -> None:
-        """Say of no one why he is not in the list who is, or is no member any longer."""
+        """Forget why a member left the list, if it is back, or is not a member any longer."""
         self.left = {
             name: reason
             for name, reason in self.left.items()
@@ -782,8 +782,8 @@ class Leader:
         """Return why to resign, if others could commit and this leader has not been able to for a
         while; empty if it has not to.
 
-        The key of a member that has died stays for some seconds, and is no reason: those count that
-        say that they follow no one, as they do once they miss the beats.
+        The key of a member that has died stays for some seconds, and is no reason: a member counts
+        that says it has no leader, as it does once it misses the beats.
         """
         view, timing = self._view, self._timing
         if self._stalled_since is None or now - self._stalled_since < timing.stall_s:

@@ -299,7 +299,7 @@ class GroupMember:
         return not reason
 
     def _may_stand(self, view: View, now: float) -> bool:
-        """Tell whether this member may lead, no one has its promise, and its turn has come."""
+        """Tell whether this member may lead, has promised no other, and its turn has come."""
         identity = self.identity
         if identity.member not in view.in_sync or now < self._stand_at:
             return False
@@ -535,8 +535,8 @@ class GroupMember:
     def stop(self, now: float) -> None:
         """Stop in order: a leader lets the oldest follower take over once everything is committed.
 
-        `StepDown` comes within `hand_over_s`; a follower may end at once: its leader
-        knows then that no one is to wait for it.
+        `StepDown` comes within `hand_over_s`; a follower may end at once: its leader knows then not
+        to wait for it.
         """
         if self.leader is not None:
             self.leader.stop(now)

@@ -45,8 +45,8 @@ def founding(
     """Return the transaction that makes a store a group of one member, if there is no such group.
 
     Args: value, of the member's key; term, the highest one that the store knows; group_id, by which
-    members know the group again; former, the keys of an older state of it that no one leads, which
-    go.
+    members know the group again; former, the keys of an older state of it without a leader, which
+    are deleted.
     """
     group = {
         "store_id": store_id,
@@ -90,7 +90,8 @@ def joining(
 def removal(view: View, member: str, request: str) -> EtcdTransaction:
     """Return the transaction that removes a member which does not lead.
 
-    If it is in the in-sync list, the leader drops it from there: no one else may change the list.
+    If it is in the in-sync list, the leader drops it from there: no other member may change the
+    list.
     """
     return _on_group(
         view,
@@ -143,12 +144,12 @@ def switching(view: View, to: str, lease: int, request: str) -> EtcdTransaction:
 
 
 def forced_succession(view: View, member: str, request: str) -> EtcdTransaction:
-    """Return the transaction that makes one member the only candidate, while no one leads: a person
-    says that its history holds, and that what only others had is lost.
+    """Return the transaction that makes one member the only candidate, while there is no leader: a
+    person says that its history holds, and that what only others had is lost.
 
-    It begins a term that no one leads: a leader that has only lost its lease cannot regain its key
-    then, nor change the list, and no one follows it. No member has seen a higher one, so all of
-    them believe in this decision, whatever they know of before.
+    It begins a term without a leader: a leader that has only lost its lease cannot regain its key
+    then, nor change the list, and has no followers. No member has seen a higher one, so all of them
+    believe in this decision, whatever they know of before.
     """
     term = 1 + max(view.term, *(_seen_term(view, one) for one in view.members))
     floor = ReplicaPosition.of_lsn(view.shown_position(member))
@@ -203,7 +204,7 @@ def _seen_term(view: View, member: str) -> int:
 
 
 def disbanding(view: View, request: str) -> EtcdTransaction:
-    """Return the transaction that deletes all keys of a group that no one leads."""
+    """Return the transaction that deletes all keys of a group without a leader."""
     return EtcdTransaction(
         (Compare(GROUP, view.changed(GROUP)), Compare(LEADER, 0)),
         deletes=tuple(view.rows),

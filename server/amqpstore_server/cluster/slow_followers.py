@@ -45,7 +45,7 @@ class SlowFollowers:
         self._usual_s = max(lacked_s, self._usual_s - passed_s / 2)
         for name, follower in followers.items():
             if name not in waits_for or follower.link is None:
-                # No one waits for it, or it is gone, which is seen to.
+                # The group does not wait for it, or it is gone, which is seen to.
                 follower.held_up_s = 0.0
                 follower.follow_frame(0, 0.0)
             elif now - follower.received_at < timing.slow_s:

@@ -78,7 +78,7 @@ class Tenure:
     def viewed(self, view: View) -> str:
         """Compare the key with what is known of it. Returns why this leader is deposed, if it is.
 
-        If the key is gone and no one was elected since, it is regained.
+        If the key is gone and no member was elected since, it is regained.
         """
         if view.term != self.term or view.last_leader != self._identity.member:
             return f"term {view.term} has begun, led by {view.last_leader}"
@@ -121,7 +121,7 @@ class Tenure:
         return True
 
     def resign(self, successor: str) -> None:
-        """Give the key up, and name who is to stand first: a member, or no one."""
+        """Give the key up, and name the member that is to stand first, if any."""
         request = self._make_request()
         self._effects += (
             Attempt(resignation(self.fence, self.term, successor, request)),

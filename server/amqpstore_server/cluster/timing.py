@@ -53,7 +53,7 @@ class Timing(NamedTuple):
     """How long it takes at most until publishers have stopped for that."""
     read_every_s: float = 1.0
     """A member looks at etcd this often, whatever its watch tells; a follower each `turn_s` while
-    no one leads.
+    there is no leader.
     """
     alive_every_s: float = 3.0
     greeting_s: float = 10.0

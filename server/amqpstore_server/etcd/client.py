@@ -1,8 +1,8 @@
 """The requests to etcd, each to the first endpoint that answers.
 
 A request that changes nothing, or may safely happen twice, goes to the next endpoint after any
-failure. A transaction does so only if no one can have received it: without an answer it may have
-happened, or may happen later, and a second one must not be mistaken for it.
+failure. A transaction does so only if no endpoint can have received it: without an answer it may
+have happened, or may happen later, and a second one must not be mistaken for it.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class AdmissionLine:
         milliseconds while there is traffic. Those that make others leave, who close their sockets
         in a turn of their own, are let in one by one.
 
-        Returns for how many seconds no one else may be let in.
+        Returns for how many seconds no other client may be let in.
         """
         for _ in range(_LET_IN_AT_ONCE):
             if not self._count or self.rate.wait_s(now):

@@ -2,13 +2,13 @@
 
 A connected client that has not logged in yet is a stranger. When there are too many strangers, or
 sockets, one that has not sent a login is disconnected for the newest: the oldest one, of the peer
-that has most of them. So neither many silent connections nor one peer can keep others out. If
-no one can be disconnected, the newest is refused. What a peer is `peers` says.
+that has most of them. So neither many silent connections nor one peer can keep others out. If none
+can be disconnected, the newest is refused. What a peer is `peers` says.
 
 Only some strangers at a time are expected to send a login, each for a moment, and the others wait
 to be let in: when all clients come back at once after a failure, they would otherwise throw each
 other out. The moment becomes shorter with each one that lets it pass, and longer with each login:
-silent connections delay no one for long.
+silent connections do not delay the others for long.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Doors:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may enter, and no one has to leave for it."""
+        """Whether one more may enter without disconnecting another."""
         return not self._is_full
 
     @property

@@ -18,7 +18,7 @@ _BACKLOG = 4096
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104
 _ACCEPTED_AT_ONCE = 128
 _BUSY_S = 0.004
-"""How long no one is accepted, after some at once, while those who were cannot be let in."""
+"""How long no client is accepted, after some at once, while those cannot be let in."""
 
 _ACCEPT_AGAIN_S = 1.0
 
@@ -68,8 +68,9 @@ def _listen_for_both(port: int) -> int:
 class Acceptor:
     """Accepts clients on a listener, and has them let in.
 
-    Args: admission, where they wait for that; admit, lets one in. others_first, whether no one is
-    to be accepted now: given by a caller that tells of each arrival by calling `has_arrived`.
+    Args: admission, where they wait for that; admit, lets one in. others_first, whether other work
+    comes first and no client is to be accepted now: given by a caller that tells of each arrival by
+    calling `has_arrived`.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Acceptor:
         self._admit = admit
         self._others_first = others_first
         self._idle: trio.CancelScope | None = None
-        """While `run` waits for the next one to connect, and no one waits to be let in."""
+        """The scope in which `run` waits for the next client to connect while none waits to be let
+        in.
+        """
 
     async def run(self) -> None:
         """Accept clients until cancelled, and close the listener then, and those that still wait to

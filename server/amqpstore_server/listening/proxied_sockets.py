@@ -52,7 +52,7 @@ class ProxiedListener(socket.socket):
     _on_close: Callable[[], None]
 
     def put(self, client: AddressedSocket) -> None:
-        """Have a client accepted; it is closed if no one accepts any longer, or too many wait."""
+        """Have a client accepted; it is closed if accepting has ended, or too many wait."""
         with self._lock:
             if self._signal.fileno() >= 0 and len(self._waiting) < _MAX_WAITING:
                 with suppress(BlockingIOError):

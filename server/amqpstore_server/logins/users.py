@@ -62,8 +62,8 @@ class Users:
     `imported` of its row is a digest of the old one, by which the same definitions, when they are
     read again, change nothing. `upgrades` turns that off.
 
-    A row with `is_generated` has a password that no one may have seen yet: the first correct login
-    removes it.
+    A row with `is_generated` has a password that may not have been seen yet: the first correct
+    login removes it.
     """
 
     def __init__(self, store: Store) -> None:

@@ -121,7 +121,7 @@ class Reading:
     def _leave(self) -> None:
         """End the connection of a client that has closed its side, within some milliseconds.
 
-        No one waits for that, unless there is no room for others. So its task is not cancelled,
+        Nothing waits for that, unless there is no room for others. So its task is not cancelled,
         which takes longer: as the client is being read, it waits for attention, unless an alarm has
         just ended.
         """

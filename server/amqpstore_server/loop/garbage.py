@@ -9,7 +9,7 @@ ones. The broker's objects are messages in flight, which nearly all go without a
 connections, which outlive many. So nothing is gained by a generation in between: what is still
 alive goes to the oldest at once, and each of these pauses has only what was made since the last.
 
-What is in the oldest is freed as soon as no one refers to it, too, but for objects that refer to
+What is in the oldest is freed as soon as nothing refers to it, too, but for objects that refer to
 each other: clients leave none, libraries and deleted virtual hosts a few. All objects are looked at
 now and then where that takes little time: with a million messages in memory it would be a second.
 """
@@ -83,7 +83,7 @@ class WholeCollector:
         self._due_at = math.inf
 
     def tick(self, now: float, *, is_serving: bool) -> None:
-        """Collect if it is time, and no one has to wait for long. Call this about each second.
+        """Collect if it is time, and if that does not take long. Call this about each second.
 
         Args: is_serving, whether there are clients.
         """

@@ -40,7 +40,7 @@ class LoopHolds(trio.abc.Instrument):
         self._until = time.thread_time()
 
     def begin(self) -> None:
-        """Measure from now on: no one waited for what was done before."""
+        """Measure from now on: no client waited for what was done before."""
         self._until = time.thread_time()
         self._work.clear()
 

@@ -38,9 +38,9 @@ class LoopLimits(NamedTuple):
     """
 
     ends_first_s: float = 2.0
-    """For how long at most no one is let in because the ends of others have not been read. A client
-    that comes back at once is to find that it has left, but those that leave may have sent much
-    before.
+    """For how long at most no client is let in because the ends of others have not been read. A
+    client that comes back at once is to find that it has left, but those that leave may have sent
+    much before.
     """
 
     max_pumps: int = 4

@@ -145,9 +145,9 @@ class LoopRounds:
         self._end(committer, now, is_busy=is_busy, collects=collects)
 
     def _commit_definitions(self) -> None:
-        """Commit what clients have defined in this round, together: before that no one is
-        answered, as what is in the outboxes is sent at the end of the round. No one else is served
-        meanwhile either, so it counts as part of their reads.
+        """Commit what clients have defined in this round, together: before that none of them is
+        answered, as what is in the outboxes is sent at the end of the round. Other clients are not
+        served meanwhile either, so it counts as part of their reads.
         """
         began_s = time.perf_counter()
         self._broker.services.store.definitions.end_group()

@@ -69,7 +69,7 @@ class Sockets:
         self._readers: dict[int, SocketReader] = {}
         self.signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """An eventfd: a write to it does the same as `wake`."""
-        # Reports each write to it once, so no one has to read it.
+        # Reports each write to it once, so it does not have to be read.
         self._selector.register(self.signal, select.EPOLLIN | select.EPOLLET)
         self._listeners: dict[int, SocketAcceptor] = {}
         self._arrived: list[SocketAcceptor] = []
@@ -214,7 +214,7 @@ class Sockets:
         now = time.perf_counter()
         self._hurried = {whom: until for whom, until in self._hurried.items() if until > now}
         if self._others_run_at == math.inf:
-            # No one has asked for another turn of theirs meanwhile.
+            # Another turn of theirs has not been asked for meanwhile.
             self._others_run_at = now + (0.0 if self._hurried else self.limits.alone_s)
 
     def _wait_s(self, now: float) -> float:

@@ -46,8 +46,8 @@ Answer = Response
 
 
 class Pieces(Response):
-    """An answer whose content was made in pieces, and is sent so: no one waits while it is put
-    together.
+    """An answer whose content was made in pieces, and is sent so: the event loop is not held up
+    while it is put together.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class ManagementApp:
 
     def _completed(self, scope: Scope, send: Send, body: _Body) -> Send:
         """Return the function that sends messages with the headers that every answer has, and
-        without the body if no one asked for it.
+        without the body if it was not asked for.
 
         Before the first, the body of the request is read: after the last the server would close the
         connection, and a client that still sends would not see the answer.
@@ -277,8 +277,8 @@ class _Body:
         """Send a message of an answer, while what still comes of the body is dropped.
 
         At the end of the answer, or of the connection, the server tells this application that the
-        request has ended, in the queue of the parts of the body. If no one took those, a full queue
-        would keep both waiting for ever.
+        request has ended, in the queue of the pieces of the body. If these were not taken out, a
+        full queue would keep both waiting for ever.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._drop)

@@ -1,7 +1,7 @@
 """The sockets of the management door: hypercorn serves them, in the nursery of the broker.
 
 Its connections count as those of AMQP clients do (`doors`), so that neither can take the last file
-descriptor. In a stop no one is accepted any more, event streams end, requests that are being
+descriptor. During a stop no connection is accepted, event streams end, requests that are being
 answered may finish, and what is left is closed.
 """
 
@@ -107,7 +107,7 @@ class ManagementDoor:
                         accepting.start_soon(self._accept, listener, nursery)
 
     async def stop(self) -> None:
-        """Accept no one any more, and end what may take long; requests may finish."""
+        """Stop accepting connections, and end what may take long; requests may finish."""
         self._accepting.cancel()
         self._context.stopping.set()
         await self._worker.terminated.set()

@@ -127,7 +127,7 @@ class FollowerDoor:
         return _told("" if figures.leader else _NOBODY_LEADS)
 
     async def _get_alarms(self, _request: Request) -> Response:
-        # It blocks no one: whether publishers wait, the leader says.
+        # A follower blocks no publisher: the leader says whether they wait.
         return _told("", alarms=[])
 
     async def _get_damage(self, _request: Request) -> Response:

@@ -5,8 +5,8 @@
 - The end of a connection that its client has closed while it was idle: hypercorn waits for the end
   of the time that it might have stayed idle, and until then it would count as one that is open.
 - That a broker which stood still has not read what its clients asked for: see `ticking`.
-- HTTP/2, which hypercorn would speak with whoever begins with it: what its streams may cost no one
-  bounds, before a login too, and no browser uses it here, as ALPN is not offered.
+- HTTP/2, which hypercorn would speak with whoever begins with it: the cost of its streams is not
+  bounded, before a login too, and no browser uses it here, as ALPN is not offered.
 - The end of one that its client has closed without reading an answer, while its next request was
   there already: hypercorn waits for ever until that request has its turn.
 """

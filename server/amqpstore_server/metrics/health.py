@@ -1,8 +1,8 @@
 """Whether the broker lives, whether clients should be sent to it, and what is wrong with it.
 
-An alarm keeps no client away: consumers are what clears it, and a load balancer that sends no one
-to the only broker would have it go on for ever. So what blocks publishers, and what of the messages
-cannot be read, are questions of their own.
+An alarm keeps no client away: consumers are what clears it, and a load balancer that sends no
+client to the only broker would have it go on for ever. So what blocks publishers, and what of the
+messages cannot be read, are questions of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAMES = {MEMORY: "memory", DISK: "disk", REPLICAS: "replicas"}
 def troubles(source: MetricsSource, *, is_stopping: bool) -> list[str]:
     """Return why the broker is not ready for clients; nothing if it is.
 
-    It is not before it listens either, as no one answers then.
+    Before it listens it is not ready either, but does not answer.
     """
     found = []
     if is_stopping:

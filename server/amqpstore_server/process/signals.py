@@ -16,7 +16,7 @@ _MEANINGLESS = (signal.SIGUSR1, signal.SIGUSR2)
 """Signals at which other servers reopen their logs, and that would end this one."""
 
 _early_reloads: list[int] = []
-"""The SIGHUPs that came while no one could read the configuration again."""
+"""The SIGHUPs that came before the configuration could be read again."""
 
 
 def prepare_signals() -> None:
@@ -47,9 +47,9 @@ def _remember(number: int, _frame: object) -> None:
 
 
 def _end_at_once(_number: int, _frame: object) -> None:
-    """End a start: no one is served yet, so there is nothing to wait for, and the next start goes
-    on with what was begun on disk. The first process of a container could not be stopped otherwise
-    while it recovers the store: it gets no signal that it has no handler for.
+    """End a start: no client is served yet, so there is nothing to wait for, and the next start
+    goes on with what was begun on disk. The first process of a container could not be stopped
+    otherwise while it recovers the store: it gets no signal that it has no handler for.
     """
     with contextlib.suppress(OSError):
         # Not `sys.stderr`, in the middle of whose work the signal may have come.

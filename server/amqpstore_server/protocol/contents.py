@@ -49,7 +49,7 @@ class UnfinishedContents(dict[int, Content]):
             self._bodies_bytes -= content.body.memory_bytes
 
     def refuse_all(self) -> None:
-        """Skip the rest of each: no one will use them."""
+        """Skip the rest of each: they are of no use any more."""
         for content in self.values():
             content.refused = True
             content.header_payload = b""

@@ -40,7 +40,8 @@ class Publishes:
 @final
 class Acks:
     """basic.acks of the tags `first` to `last`, each a frame of its own; or one with `multiple`, of
-    all tags up to `last`. A basic.ack on channel 0, where no one can ack, is a `ReceivedMethod`.
+    all tags up to `last`. A basic.ack on channel 0, where there is nothing to ack, is a
+    `ReceivedMethod`.
     """
 
     __slots__ = ("channel", "first", "last", "multiple")

@@ -113,7 +113,7 @@ class Receiver:
         self._publishes.repeated = None
 
     def discard_contents(self) -> None:
-        """Skip all contents from now on, unfinished ones too: no one will use them."""
+        """Skip all contents from now on, unfinished ones too: they are of no use any more."""
         self._is_discarding = True
         self._publishes.repeated = None
         self.contents.refuse_all()

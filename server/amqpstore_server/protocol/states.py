@@ -200,7 +200,7 @@ class ChannelEvent(_Hashable):
 CHANNEL: dict[ChannelState, dict[ChannelEvent, ChannelState]] = {
     ChannelState.CLOSED: {
         ChannelEvent.OPEN: ChannelState.OPEN,
-        # The connection's end came first, or a close-ok that no one had asked for.
+        # The connection's end came first, or a close-ok without a close.
         ChannelEvent.KEPT: ChannelState.CLOSED,
         ChannelEvent.END: ChannelState.CLOSED,
     },

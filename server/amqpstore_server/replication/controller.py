@@ -213,15 +213,13 @@ class Controller:
     # The state machine.
 
     def _tell(self, happen: Callable[[GroupMember, float], _Result]) -> _Result:
-        """Let something happen to the state machine, which no one else has meanwhile, and obey
-        it.
-        """
+        """Let something happen to the state machine, under its lock, and obey it."""
         with self._lock:
             try:
                 result = happen(self.member, time.monotonic())
                 self._obey()
             except BaseException as error:
-                # No one knows what it would have asked for: this process cannot go on.
+                # What it would have asked for is unknown: this process cannot go on.
                 self.orders.fail(error)
                 raise
         return result
@@ -321,11 +319,11 @@ class Controller:
             self._companion.depose(reason)
         self.orders.depose(reason)
         if not self._has_released:
-            # No one has asked for the store yet.
+            # The store has not been asked for yet.
             self._lane.put(Follow())
 
     def _note(self, effect: WriteNotes) -> None:
-        """Write MEMBER, in the lane's thread: no one else waits for that."""
+        """Write MEMBER, in the lane's thread: nothing else waits for that."""
         try:
             self._file.write(effect.notes)
         except OSError as error:

@@ -6,12 +6,14 @@ anything else.
     dialer to listener      proof (32 bytes)
 
 A proof is the HMAC-SHA-256, under the secret, of who gives it, the purpose, and both nonces: so it
-cannot be used again, nor sent back to its sender. No one gets more than these few bytes, or more
-time than the deadline, without one. What follows is not encrypted by this: that takes certificates.
+cannot be used again, nor sent back to its sender. Without one, a peer gets no more than these few
+bytes, and no more time than the deadline. What follows is not encrypted by this: that takes
+certificates.
 
 The keys for tags of frames, one for each direction, are the HMAC-SHA-256, under the secret, of what
 a proof is made of, with `frames of dialer` and `frames of listener` as the role. Whether there are
-tags is decided by the purpose, which is under the proofs: no one between the two can change that.
+tags is decided by the purpose, which is under the proofs: an attacker between the two cannot change
+that.
 """
 
 from __future__ import annotations

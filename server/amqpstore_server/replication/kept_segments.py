@@ -48,7 +48,7 @@ class KeptSegments:
         return {one: kept_path(self._directory, one, end) for one, end in self.ends.items()}
 
     def has(self, number: int) -> bool:
-        """Tell whether a segment is kept, and no one has removed its file."""
+        """Tell whether a segment is kept, and its file was not removed by hand."""
         end = self.ends.get(number)
         return end is not None and os.path.exists(kept_path(self._directory, number, end))
 
@@ -63,7 +63,7 @@ class KeptSegments:
         except FileExistsError:
             pass
         except OSError as error:
-            # No one needs it as long as everybody is there.
+            # It is not needed as long as all members are there.
             extra = {"path": path, "reason": str(error)}
             _log.warning("a segment is not kept for members that are away", extra=extra)
             return

@@ -1,9 +1,9 @@
 """Connections between members: one TCP connection each, with a thread that reads and one that
 writes.
 
-No one waits for a peer: whoever has a frame sends at once what the socket takes of it, which wakes
-no thread. All else is queued, up to a limit. A peer that leaves more unread loses its connection,
-and catches up from the log when it has connected again.
+Nothing waits for a peer: the thread that has a frame sends at once what the socket takes of it,
+which wakes no other. All else is queued, up to a limit. A peer that leaves more unread loses its
+connection, and catches up from the log when it has connected again.
 
 So the thread that is about to write a batch sends it first. A thread for each follower would send
 while that one writes, but it takes more of the processor to wake them, and to give each the
@@ -118,7 +118,7 @@ class Link:
         """Whether the writing thread has something in hand that is not sent yet."""
         self._is_ending = False
         self._is_hung_up = False
-        """Whether no one here wants what comes from now on."""
+        """Whether what is received from now on is dropped."""
         self._has_read = threading.Event()
         """Set once nothing more is read."""
         self._threads = 2

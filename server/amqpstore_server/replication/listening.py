@@ -55,8 +55,8 @@ class MemberConnections(Protocol):
 class UnprovenConnections:
     """The connections that have not proved yet to be a member's: a limited number of them.
 
-    One more puts out the oldest of the address that has the most: whoever opens many and is silent
-    keeps no one out, as a member proves what it is at once.
+    One more puts out the oldest of the address that has the most: many silent connections keep no
+    member out, as a member proves what it is at once.
     """
 
     def __init__(self, limit: int) -> None:
@@ -117,7 +117,7 @@ class MemberListener:
         threading.Thread(target=self._accept, name="members", daemon=True).start()
 
     def close(self) -> None:
-        """Accept no one any more."""
+        """Stop accepting connections."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

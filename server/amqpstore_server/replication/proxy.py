@@ -54,8 +54,8 @@ class KnownLeader(NamedTuple):
 class Proxy:
     """The clients of one follower.
 
-    Args: leader, says who leads; None while no one is known to. connect, returns a connection to
-    that address on which a member has proved to be one; called in threads.
+    Args: leader, returns the address of the leader; None while none is known. connect, returns a
+    connection to that address on which a member has proved to be one; called in threads.
     """
 
     def __init__(

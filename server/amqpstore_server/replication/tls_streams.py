@@ -83,7 +83,7 @@ class TlsStream:
 def context_of(certificates: MemberCertificates, *, is_listener: bool) -> ssl.SSLContext:
     """Return what checks the peer's certificate and shows one's own; the files are read now.
 
-    A name in a certificate is not compared: the CA has signed those of members, and of no one else.
+    A name in a certificate is not compared: the CA has signed those of members only.
     Raises: ConfigError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_listener else ssl.PROTOCOL_TLS_CLIENT)

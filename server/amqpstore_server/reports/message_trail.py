@@ -11,7 +11,7 @@ It knows nothing of a running broker. What an answer says:
   `now_in` and `became`;
 - `now_in`: the queues that have it: `vhost`, `queue`, `queue_id` and `sequence`; a running broker
   adds `held_by`, the client that got it and has not acked it: `connection`, `channel`, `user` and
-  `consumer_tag` (None for basic.get); None while no one has it;
+  `consumer_tag` (None for basic.get); None while no client has it;
 - `steps`: what happened to it, in order: `at_ms`, `lsn`, `what`, `vhost`, `queue` and `sequence`;
   `deliveries`, how often it had been delivered by then, `expires_ms`. `what` is "enqueued",
   "delivered", "left" (it was acked, or went on as another message) or "removed" (purged, or

@@ -56,7 +56,7 @@ class Statistics:
         Args: vhosts, those that the user may see; None for all, with what belongs to none.
         """
         sampler = self._sampler
-        # The disk is no one's in particular.
+        # The disk does not belong to any virtual host.
         disk = DISK if vhosts is None else ()
         if vhosts is None:
             report = self._report(TOTAL_FIELDS, sampler.total_values(), [sampler.totals])

@@ -34,12 +34,12 @@ class ReplicationFigures(NamedTuple):
 
 
 class FollowerFigures(NamedTuple):
-    """Figures of one moment. `leader` is the address of who leads, and empty while no one is known
-    to; `takes_clients`: clients that come here are passed on to it. `batch` is the last one on disk
+    """Figures of one moment. `leader` is the address of the leader, and empty while none is known;
+    `takes_clients`: clients that come here are passed on to it. `batch` is the last one on disk
     here, and `lag_batches` are confirmed and not here, as far as this member knows.
-    `received_bytes` of `copy_bytes` of the leader's store are here, while it gets a copy.
-    `waits`: it stays out, or does not lead, because it or the group may be older than before.
-    `free_bytes` are those of its disk. `refused_frames` as those of a leader.
+    `received_bytes` of `copy_bytes` of the leader's store are here, while it gets a copy. `waits`:
+    it stays out, or does not lead, because it or the group may be older than before. `free_bytes`
+    are those of its disk. `refused_frames` as those of a leader.
     """
 
     leader: str

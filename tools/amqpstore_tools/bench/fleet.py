@@ -125,7 +125,7 @@ def _work(settings: BenchSettings, board: Board, index: int, task: Task, pipe: P
     """Run a worker process from start to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # If the parent is killed, no one else would end this process.
+    # If the parent is killed, nothing else would end this process.
     signal.alarm(int(SETUP_LIMIT_S + settings.timeout) + 15)
     cpu_before_s = 0.0
 

@@ -88,7 +88,7 @@ def _exists(group: GroupKeys, view: View, own: Membership | None, directory: str
 def _put_keys(
     group: GroupKeys, member: Membership, store: MemberStore, *, may_replace: bool = False
 ) -> None:
-    """Found a group. Args: may_replace, keys that are there already, if no one leads."""
+    """Found a group. Args: may_replace, keys that are there already, if there is no leader."""
     secret = secrets.token_bytes(SECRET_BYTES)
     value = member_value(group.settings)
     term = max(store.term, member.term)

@@ -59,7 +59,7 @@ def restore(
 ) -> Restored:
     """Replace the store in `directory` by the copy in the directory `copy`.
 
-    `directory` is a store that no one has open, is empty, or does not exist. With `links` files
+    `directory` is a store that is not open, is empty, or does not exist. With `links` files
     that never change are shared with the copy; with `accept_damage` a copy of a damaged store is
     restored too.
     Raises: CopyError, StoreLockedError, NotAStoreError, FormatVersionError, DamageError, OSError;

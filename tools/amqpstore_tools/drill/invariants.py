@@ -24,7 +24,7 @@ Fault = tuple[str, str]
 
 
 def broken_promises(promises: Promises, observation: Observation) -> list[Fault]:
-    """Return where the store contradicts what the outside was promised, or contains what no one
+    """Return where the store contradicts what the outside was promised, or contains what was not
     requested.
     """
     faults = [

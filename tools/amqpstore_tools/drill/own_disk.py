@@ -155,7 +155,7 @@ def _device(descriptor: int, found: Mounted) -> str:
 
 
 def _counted(device: str) -> tuple[int, int] | None:
-    """Return the writes and flushes that a device has done; None if no one counts them."""
+    """Return the writes and flushes that a device has done; None if they are not counted."""
     try:
         with open(f"{device}/stat", encoding="ascii") as file:
             fields = file.read().split()

@@ -43,8 +43,8 @@ class PromisedQueue:
     entries: dict[str, PromisedMessage] = field(default_factory=dict)
 
     def of(self, names: Iterable[str]) -> Iterator[PromisedMessage]:
-        """Yield the entries of messages, but for those that no one published: such a message is a
-        fault of the store that has it, and may be taken and acked like any other.
+        """Yield the entries of messages, but for those that were never published: such a message is
+        a fault of the store that has it, and may be taken and acked like any other.
         """
         return (self.entries[name] for name in names if name in self.entries)
 

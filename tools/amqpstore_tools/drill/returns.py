@@ -1,9 +1,9 @@
 """Members and an etcd of a drilled group that come back older than they were: a copy of a data
 directory is put back, or the end of a log is lost.
 
-A `Comeback` keeps what they are now, and later, when no one runs any longer, puts that back. What
-was confirmed in between only the former leader has then, and it stays away until the others have
-said that they wait for it.
+A `Comeback` keeps what they are now, and later, when no member runs any longer, puts that back.
+What was confirmed in between only the former leader has then, and it stays away until the others
+have said that they wait for it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class CatalogImage:
 
     `reason` says why nothing can be read, None if it can; `tables` are the names of existing
     tables, `bad_rows` those that `rows` found; `is_plain`, whether one was found without a
-    checksum. No one may write to it meanwhile: for a running store, a copy is read (see
+    checksum. It must not have a writer meanwhile: for a running store, a copy is read (see
     `snapshot`).
     Args: plain, as `may_be_plain` returns it for the store.
     """

@@ -79,7 +79,7 @@ def at_one_instant(directory: str, folder: str, look: Callable[[], T]) -> T:
 
 
 def read_tables(folder: str) -> Tables:
-    """Read all rows of the catalog in `folder`, which no one writes to. Raises: DamageError,
+    """Read all rows of the catalog in `folder`, which must have no writer. Raises: DamageError,
     OSError.
     """
     path = os.path.join(folder, CATALOG_FILE)
@@ -106,7 +106,7 @@ def read_tables(folder: str) -> Tables:
 def write_tables(folder: str, tables: Tables) -> None:
     """Write a new catalog with these rows, durably: `data.mdb` in `folder`. Raises: OSError.
 
-    No one else knows of it yet, so it needs no lock.
+    It has no readers yet, so it needs no lock.
     """
     path = os.path.join(folder, CATALOG_FILE)
     ownership.prepare_file(path)

@@ -18,7 +18,7 @@ def output_file(path: str, *, is_private: bool = False) -> Iterator[IO[bytes]]:
 
     A link stays, and leads to the new file. A pipe or a device, such as /dev/null, is written to as
     it is: a file in its place would be another thing under its name. Args: is_private, whether
-    no one else may read it. Raises: UsageError; OSError.
+    other users may not read it. Raises: UsageError; OSError.
     """
     with naming(path):
         if _is_stream(path):

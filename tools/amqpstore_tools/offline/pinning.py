@@ -85,7 +85,7 @@ class PinnedFiles(ReadOnlyFiles):
 
     def pin(self, directory: str) -> None:
         """Pin all files that are in a directory now, except spare segments: a broker writes to one
-        only as long as no one else has it open. Raises: SnapshotError, OSError.
+        only as long as no other process has it open. Raises: SnapshotError, OSError.
         """
         names = super().list_directory(directory)
         is_store = os.path.basename(directory) == SEGMENTS

@@ -9,7 +9,8 @@ from amqpstore_tools.offline.exits import ToolError
 
 
 class ShortLogError(ToolError):
-    """The log of a store lacks messages or batches that were durable, and no one has accepted it.
+    """The log of a store lacks messages or batches that were durable, and no operator has accepted
+    it.
 
     The notes that tell of them are compared with the log behind the last checkpoint. The next one
     would leave nothing to compare: the store would be called sound.

@@ -75,7 +75,7 @@ class MemoryBroker:
     """
 
     def __init__(self, **settings: Any) -> None:
-        # Time stands still unless a test moves it: no one may have to wait before they connect.
+        # Time stands still unless a test moves it: no client may have to wait before it connects.
         self._config = msgspec.convert({"accepts_per_s": 0, "drain_s": 0, **settings}, Config)
         self._definitions = _definitions(self._config.definitions)
         self._clock = VirtualClock(time.time_ns() // 1_000_000)
@@ -86,7 +86,7 @@ class MemoryBroker:
         self.survived = ""
         """A description of what survived the last crash although it was not synced."""
         self.disk = Disk()
-        # Bound but not listened on: while the broker is down no one else gets its port.
+        # Bound but not listened on: while the broker is down no other process gets its port.
         self._place = socket.socket()
         try:
             self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -18,9 +18,9 @@ _IMAGES = 100
 class Disk(MemoryFiles):
     """A disk that changes no more once its power has failed: every attempt fails with EIO.
 
-    Args: image, which it takes over, and no one else may use. `on_power_cut` is called when the
-    power fails, in the thread in which it does; `on_capacity`, when its size was changed, in
-    the thread that did it; `on_space`, when it gets nearly full, or is not any longer, in the
+    Args: image, which it takes over, and which must not be used otherwise. `on_power_cut` is called
+    when the power fails, in the thread in which it does; `on_capacity`, when its size was changed,
+    in the thread that did it; `on_space`, when it gets nearly full, or is not any longer, in the
     thread that writes.
     """
 

@@ -435,7 +435,7 @@ class Channel:
         self.outlet.ack_timed_out(timeout_ms)
 
     def forget_outlet(self) -> None:
-        """Drop the outlet: no one is told of what becomes durable later."""
+        """Drop the outlet: the client is not told of what becomes durable later."""
         self.outlet = self.publisher.outlet = CLOSED
 
     def end_counting(self) -> None:

@@ -30,9 +30,9 @@ Make = Callable[[], "list[Message]"]
 class OwnPublishes:
     """The messages that wait to be published.
 
-    Args: publisher, tells no one what becomes of them; what, they are, for the log; at_once, how
-    many are published in one round. If `keeps_up`, it is at least a quarter of those that wait:
-    where clients cause more in each round, they must not become ever more.
+    Args: publisher, one without an outlet; what, their name in the log; at_once, how many are
+    published in one round. If `keeps_up`, it is at least a quarter of those that wait: where
+    clients cause more in each round, they must not become ever more.
     """
 
     def __init__(

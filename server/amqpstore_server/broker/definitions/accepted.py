@@ -72,7 +72,7 @@ class Place(enum.Enum):
 
     @property
     def takes_any(self) -> bool:
-        """Whether a name that no one knows is taken, with a note."""
+        """Whether an unknown name is accepted, with a note."""
         return self in (Place.QUEUE, Place.EXCHANGE, Place.CONSUMER)
 
 

@@ -34,7 +34,7 @@ class OwnedQueues:
         """Queues that lost their last consumer and are not deleted yet."""
 
     def add(self, queue: Queue) -> None:
-        """Add a queue, unless it belongs to no one."""
+        """Add a queue, if it is exclusive."""
         if queue.owner is not None:
             self._of.setdefault(queue.owner, {})[queue] = None
 

@@ -3,7 +3,7 @@
 The name goes at once, in one commit with everything that is deleted with it, and from then on
 nothing is routed there. Its bindings may be many thousands; most of them follow in later rounds, a
 commit for some hundreds. A crash in between leaves rows of bindings whose queue or exchange has no
-row: the next start removes them. No one may declare the name again before, or a binding that is
+row: the next start removes them. The name cannot be declared again before, or a binding that is
 restored would lead to the new queue.
 """
 

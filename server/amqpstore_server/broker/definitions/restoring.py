@@ -68,7 +68,7 @@ def restore_queues(store: Store, find: FindHost) -> None:
 
 
 def restore_branches(store: Store, hosts: Sequence[RestoredHost], find: FindHost) -> None:
-    """Restore the prepared transactions that no one has decided yet."""
+    """Restore the prepared transactions that are still in doubt."""
     if not store.prepared:
         return
     queues = queues_by_store_id(hosts)

@@ -180,7 +180,7 @@ class DeliveryProbes:
         if queue.id in self.waiting:
             return
         if len(self.waiting) >= _MAX_PROBES:
-            # No one may ever consume from their queues.
+            # Their queues may never have a consumer.
             del self.waiting[next(iter(self.waiting))]
         self.waiting[queue.id] = queue.next_sequence - 1, read_s
 

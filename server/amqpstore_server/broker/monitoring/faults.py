@@ -54,7 +54,7 @@ class Contained:
 def called(work: Callable[[], object], or_else: Callable[[], object] | None = None) -> None:
     """Call something whose failure must not prevent other calls.
 
-    If it raises, the error is logged and `or_else` is called, which makes sure that no one waits
+    If it raises, the error is logged and `or_else` is called, which makes sure that nothing waits
     for the result.
     """
     try:

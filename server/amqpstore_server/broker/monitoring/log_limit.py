@@ -9,7 +9,7 @@ _MAX_OF_ALL = 200
 
 class LogLimit:
     """Lets a limited number of lines pass in a window, of one host and of all hosts, and counts the
-    others: no one may fill the disk, or hide among lines.
+    others: no client can fill the disk, or hide among lines.
     """
 
     def __init__(self) -> None:

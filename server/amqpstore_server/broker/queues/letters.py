@@ -82,7 +82,7 @@ class LettersQueue(Queue):
         if self.forwarding is not None:
             self.forwarding.ended()
 
-    def _pump(self, *, yields: bool) -> None:  # noqa: ARG002 - no one consumes from it
+    def _pump(self, *, yields: bool) -> None:  # noqa: ARG002 - it has no consumers
         if self.forwarding is not None:
             self.forwarding.pump()
 

@@ -86,7 +86,7 @@ class Queue:
     """Whether clients have declared it: only such are in lists, counts and quotas."""
 
     has_copies = False
-    """Whether its messages are copies of others, which no one misses."""
+    """Whether its messages are copies of others, whose loss is no loss."""
 
     counts_as_route = True
     """Whether a mandatory message that goes only there counts as routed."""

@@ -115,7 +115,7 @@ class Access:
         return not self._patterns[permission].is_empty
 
     def check_any(self, kind: str, name: str) -> None:
-        """Make sure that the user has any permission on a name: without one, no one may learn
+        """Make sure that the user has any permission on a name: without one, a user may not learn
         whether it exists.
 
         Raises: AccessRefusedError.

@@ -7,5 +7,5 @@
 - `history`, `replay`: copies of consumed messages, and their return to a queue.
 - `selected`, `dead_letter_replay`: messages that an operator moves, copies or deletes, and dead
   letters that he sends back.
-- `prepared_work`: prepared transactions that no one has decided yet.
+- `prepared_work`: prepared transactions that are still in doubt.
 """

@@ -18,7 +18,7 @@ _LOOK_EVERY_MS = 1000
 """The least time between two looks at one channel."""
 
 _LOOKS_AT_ONCE = 1000
-"""Channels that are looked at in one go, so that many thousands of them hold up no one."""
+"""Channels that are looked at in one go, so that many thousands of them do not hold up clients."""
 
 _NOTES = 32
 """About how many notes there are within a timeout."""
@@ -103,7 +103,7 @@ class AckTimeouts:
         self._still_ms = 0
 
     def stood_still(self, ms: int) -> None:
-        """Do not count so much time, in which no one's acks were read."""
+        """Do not count these milliseconds, in which acks were not read."""
         self._still_ms += ms
 
     def look(self, now_ms: int) -> bool:

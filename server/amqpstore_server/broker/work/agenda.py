@@ -45,7 +45,7 @@ class Agenda:
         messages that each got.
         """
         self.background: deque[Iterator[None]] = deque()
-        """Work in steps that no one waits for; a round does one of them."""
+        """Work in steps that no client waits for; a round does one of them."""
         self.read_s = 0.0
         """The time at which the round's reads began, by `time.perf_counter`."""
         self.joins_reads = False

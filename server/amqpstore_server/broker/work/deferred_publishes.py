@@ -157,7 +157,7 @@ class DeferredPublishes:
             self._refuse(entries, error)
             return
         except Exception:  # noqa: BLE001
-            # It costs these clients their connections, and affects no one else.
+            # It costs these clients their connections, and does not affect others.
             _log.exception("publishes cannot be enqueued")
             for entry in entries:
                 called(entry[0].fail)

@@ -1,4 +1,4 @@
-"""Unacked messages of queues that were deleted: no one needs them any more, and their clients may
+"""Unacked messages of queues that were deleted: they are not needed any more, and their clients may
 ack them late, or never.
 
 A channel lists its deliveries by tag, not by queue: that would cost something for each delivery

@@ -6,7 +6,7 @@ process, as the user who is logged in. So a page can show and do nothing that th
 - `api`: the API, asked by a page.
 - `sessions`: who is logged in, by a cookie; `kept_sessions`: those that outlive a restart.
 - `formats`: how numbers, times and states are written; `render`: templates; `visible`: marks for
-  characters that no one sees.
+  invisible characters.
 - `listings`: a page of a list, and the links to the others; `columns`: what lists can have;
   `choosing`: which of them a browser shows.
 - `address`: which page is asked for; `reading`: what each page shows; `provenance`: that of one

@@ -1,7 +1,7 @@
 """The sessions that outlive a restart of the broker: a file beside the store.
 
-What it says lets no one in: a session is found by a digest of its cookie, and the user's password
-is there as a digest under the same cookie, which only the browser has.
+The file is of no use to a thief: a session is found by a digest of its cookie, and the user's
+password is there as a digest under the same cookie, which only the browser has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All messages of a queue, or all that match a filter, handled in pieces, so that a page can show
 how far it is.
 
-One request for all of them could take minutes, and no one would know how far it is. Here each piece
+One request for all of them could take minutes, without any sign of how far it is. Here each piece
 is a request of its own, for the positions that were just read: what arrives meanwhile is left
 alone, and whoever closes the page stops it between two pieces.
 """

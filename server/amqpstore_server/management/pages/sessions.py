@@ -175,7 +175,7 @@ class Sessions:
 
     def _make_room(self) -> None:
         """End sessions whose time is up, and if there are too many, the oldest of the user that has
-        most of them: one who logs in again and again ends no one else's.
+        most of them: a user that logs in again and again does not end those of others.
         """
         now_ms = self._clock.wall_ms()
         for cookie, session in list(self._sessions.items()):

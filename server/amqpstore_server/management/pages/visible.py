@@ -1,4 +1,4 @@
-"""Characters that no one sees are written out, so that no name looks like another one.
+"""Invisible characters are written out, so that no name looks like another one.
 
 A name may turn around what follows it (U+202E), contain characters without a width, or begin or
 end with a blank. The text of a page, whatever it shows, has a mark in the place of each; what forms
@@ -38,7 +38,7 @@ _BLANK_MARK = "\N{OPEN BOX}"
 
 
 def with_marks(page: str) -> str:
-    """Return a page whose text has marks for what no one would see."""
+    """Return a page whose text has marks for invisible characters."""
     return _TEXT.sub(_marked, page)
 
 

@@ -130,7 +130,7 @@ async def quorum_queues(call: Call) -> Answer:
 
 
 async def metadata_store(call: Call) -> Answer:
-    """Tell that the definitions are read: until then no one answers."""
+    """Tell that the definitions are read: before that the API does not listen."""
     return await _answer(call)
 
 

@@ -268,7 +268,7 @@ async def get(call: Call) -> Answer:
         queue.touch()
         call.context.wake()
     if mode == "ack_requeue_false" or mode == "reject_requeue_false":
-        # The client has them now, and no one else: as far as a crash goes, too.
+        # Only the client has them now, and that must be so after a crash, too.
         await _durable(call)
     return await call.json(rows)
 

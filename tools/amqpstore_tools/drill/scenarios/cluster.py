@@ -61,7 +61,7 @@ _NOTED_S = 2.0
 _ELECTED_S = 6.0
 """Longer than it takes until one is elected who may lead."""
 _FAILOVER_S = 15.0
-"""Longer than this no one should lead, whatever else the machine does."""
+"""A group should not be without a leader for longer, whatever else the machine does."""
 
 
 class _Known:
@@ -315,7 +315,7 @@ _DISTURBANCES: tuple[tuple[str, _Disturb], ...] = (
 def _look(run: DrillRun, address: Address, known: _Known) -> Iterator[Fault]:
     """Take all messages. Yield what is lost, strange, or was delivered before and is not flagged.
 
-    What a leader has delivered, and no follower had in its log when it was lost, no one knows of.
+    A delivery that no follower had in its log when the leader was lost is unknown to the group.
     """
     for name in QUEUES:
         drainer = Drainer(address, name)

@@ -69,7 +69,7 @@ _TO_DEAD: dict[str, TableItem] = {
 class _Known:
     """The clients' knowledge, over all kills. `gone` are messages that were missing when the store
     was examined after their ack: they must not come back. `moved` are in the target for good, and
-    `delivered` count as delivered. `before` has queues that no one uses, with their content.
+    `delivered` count as delivered. `before` has the unused queues, with their content.
     """
 
     before: dict[str, ObservedQueue] = field(default_factory=dict)
@@ -312,8 +312,7 @@ def _pair_faults(
 
 
 def _untouched_faults(known: _Known, queues: dict[str, ObservedQueue]) -> Iterator[Fault]:
-    """Yield differences in the queues of a copied store that no one uses, except for expired
-    messages."""
+    """Yield differences in the unused queues of a copied store, except for expired messages."""
     for name, before in known.before.items():
         queue = queues.get(name)
         held = set(queue.ready) if queue else set()

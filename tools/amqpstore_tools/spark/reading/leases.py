@@ -10,7 +10,7 @@ A lease is removed by
 1. its watcher: a small process of its own, when the driver (Spark's JVM) has ended in whatever way,
    or when no task has read from the lease for `idle_s`;
 2. if the watcher was killed too, the process that takes the next lease on that store. A lease has
-   expired when no one has its file `lease` locked and its driver has ended.
+   expired when its file `lease` is not locked and its driver has ended.
 
 Order: the directory is created, `lease` is created and locked, links are made, the watcher starts
 and inherits the lock. A crash before the last step leaves a lease that 2 removes.
@@ -213,7 +213,7 @@ def _link(one: LeasedFile, path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    """Remove a lease, its owner last: without the owner no one would remove the rest after a
+    """Remove a lease, its owner last: without the owner the rest would not be removed after a
     crash.
     """
     for name in sorted(os.listdir(path), key=_OWNER_FILE.__eq__):

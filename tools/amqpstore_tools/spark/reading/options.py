@@ -33,7 +33,7 @@ class ReadOptions:
 
     `wanted` selects rows of views `messages` and `transactions`; with `pushdown` the filters of a
     query do so too. `lease_directory` is for the hard links, empty for the one beside the store;
-    `lease_idle_s` is how long they stay when no one reads them. A task reads about
+    `lease_idle_s` is how long they stay without being read. A task reads about
     `partition_bytes` of segments; 0 means a size that suits the store.
     """
 

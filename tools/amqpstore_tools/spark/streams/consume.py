@@ -4,7 +4,7 @@ Spark asks for a batch again after a crash, and must then get the same rows, wha
 the queue meanwhile. So messages are *claimed* first: one transaction of the broker acks them in
 their queue and publishes them to a queue of the stream's own (see `staged`), each with a number,
 which counts all messages that the stream ever took. Offsets are these numbers. A micro-batch is a
-range of them, in whole chunks, and is read from the stream's queue, which no one else consumes; it
+range of them, in whole chunks, and is read from the stream's queue, which has no other consumer; it
 is acked there when Spark has committed it.
 
 Steps of a micro-batch, and what a crash between them leaves:
