@@ -36,8 +36,10 @@ from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.copying import CopyCounts, send_copy
 from amqpstore_server.replication.kept_segments import KeptSegments
 from amqpstore_server.replication.member_log import MemberLog
+from tests.pairs import pair_of
 from tests.replicas import OPTIONS
 from tests.unit.engine.stores import ENVELOPE
+from tests.unit.replication.test_figures import told_by_leader
 
 TERM = 1
 PIECE_BYTES = 1000
@@ -155,6 +157,22 @@ def test_what_is_removed_meanwhile_is_in_the_copy(leader: Leader, tmp_path: Path
         assert follower.last.lsn == position.lsn - 1
         assert not follower.recovery_report.damage
         assert [*follower.recovery_report.kept.values()] == [20]
+
+
+def test_the_metrics_of_a_leader_that_sends_a_copy(leader: Leader) -> None:
+    """It is the leader of a group of two otherwise, and its controller counts for all links."""
+    with pair_of(Path(leader.directory).with_name("pair")) as pair:
+        leader.counts = pair.leader.controller.copies
+        before = told_by_leader(pair)
+        seen: list[dict[str, float]] = []
+        leader.send(lambda _: seen.append(told_by_leader(pair)))
+        assert {one["copies"] for one in seen} == {before["copies"] + 1}
+        left = [one["copy_left_bytes"] for one in seen]
+        assert left == sorted(left, reverse=True)
+        assert left[0] > left[-1] == before["copy_left_bytes"]
+        after = told_by_leader(pair)
+    assert after["copied_bytes_total"] > before["copied_bytes_total"]
+    assert after["copies"] == before["copies"]
 
 
 def test_what_was_received_before_is_not_sent_again(leader: Leader) -> None:

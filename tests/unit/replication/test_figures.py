@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from amqpstore import Message, Store
+from amqpstore.replica import Membership, write_membership
+from amqpstore.system.files import OsFiles
 from amqpstore_server.cluster.frames import Ack
 from amqpstore_server.cluster.timing import Health
+from amqpstore_server.config.config import Config
+from amqpstore_server.metrics.families import Families
 from amqpstore_server.metrics.replicas import families, of_follower
+from amqpstore_server.process.service_manager import ServiceManager
 from amqpstore_server.replication.leading_term import LeadingTerm
+from amqpstore_server.replication.serving import MemberRuntime
+from amqpstore_server.replication.settings import cluster_settings
 from tests.pairs import TERM, Member, Pair, pair_of
+from tests.unit.engine.stores import ENVELOPE
 from tests.unit.replication.test_forged_frames import forged
 
 
-def told(member: Member) -> dict[str, float]:
-    """The metrics of a follower, without their prefix."""
-    figures = member.controller.figures(takes_clients=False, least_free_bytes=0)
+def values_of(families: Families) -> dict[str, float]:
+    """The metrics of a member, without their prefix, and with their labels."""
     return {
-        sample.name.removeprefix("amqpstore_replication_"): sample.value
-        for family in of_follower(figures)
+        " ".join([sample.name.removeprefix("amqpstore_replication_"), *sample.labels.values()]): (
+            sample.value
+        )
+        for family in families
         for sample in family.samples
     }
+
+
+def told(member: Member) -> dict[str, float]:
+    """The metrics of a follower."""
+    return values_of(
+        of_follower(member.controller.figures(takes_clients=False, least_free_bytes=0))
+    )
 
 
 def moved(pair: Pair, before: dict[str, float]) -> dict[str, float]:
@@ -48,16 +68,11 @@ def test_the_metrics_of_a_follower_move(tmp_path: Path) -> None:
 
 
 def told_by_leader(pair: Pair) -> dict[str, float]:
-    """The metrics of the leader, without their prefix."""
+    """The metrics of the leader."""
     controller = pair.leader.controller
     term: Any = SimpleNamespace(_controller=controller, is_blocked=controller.orders.is_blocked)
     source: Any = SimpleNamespace(replication=partial(LeadingTerm.figures, term))
-    return {
-        sample.name.removeprefix("amqpstore_replication_"): sample.value
-        for family in families(source)
-        for sample in family.samples
-        if not sample.labels
-    }
+    return values_of(families(source))
 
 
 def test_the_metrics_of_a_leader_move(tmp_path: Path) -> None:
@@ -79,3 +94,38 @@ def test_the_metrics_of_a_leader_move(tmp_path: Path) -> None:
         assert log.finish_write(batch, pair.datasyncs)
         log.complete(batch)
         assert told_by_leader(pair) == {**connected, "refused_frames_total": 1}
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_start_from_a_damaged_disk_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_damaged: bool
+) -> None:
+    """By what a process has before its threads run."""
+    directory = str(tmp_path / "data")
+    store = Store.open(directory)
+    queue = store.create_queue("orders")
+    for body in (b"a", b"b"):
+        store.publish([queue], [Message(ENVELOPE, body * 1000)])
+        store.sync()
+    store.abandon()
+    if is_damaged:
+        (segment,) = Path(directory).glob("segments/*.segment")
+        content = segment.read_bytes()
+        segment.write_bytes(content.replace(b"a" * 1000, b"a" * 999 + b"!"))
+    write_membership(OsFiles(), directory, Membership("1" * 16, 1))
+    config = Config(
+        data=directory,
+        cluster_name="c",
+        cluster_etcd=["http://127.0.0.1:1"],
+        cluster_replicate="127.0.0.1:0",
+    )
+    settings = cluster_settings(config)
+    assert settings is not None
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+    runtime = MemberRuntime(settings, config, lambda: config, ServiceManager({}))
+    controller = runtime._controller
+    figures = controller.figures(takes_clients=False, least_free_bytes=0)
+    assert values_of(of_follower(figures))["damage_found"] == is_damaged
+    controller._listener.close()
+    controller._lane._close()
+    runtime._client.close()
