@@ -24,8 +24,9 @@ BOUNDS, PACING = ACTS.pop("bounds"), ACTS.pop("pacing")
 ROOMS = (
     *("amqp", "clients", "protocol", "listening", "loop"),
     *("logins", "management", "replication", "administration"),
+    *("etcd", "process", "app"),
 )
-"""What faces clients, other members and operators."""
+"""What faces clients, other members, etcd and operators."""
 SERVER = Path(amqpstore_server.__file__).parent
 DECLARATIONS = {f"config/{name}.py" for name in ("config", "cluster", "checks", "effects")}
 HANDSHAKE = (methods.ConnectionStartOk, methods.ConnectionTuneOk, methods.ConnectionOpen)
@@ -60,7 +61,7 @@ def constants() -> set[str]:
 
 
 def times() -> set[str]:
-    """The times of the rooms that face clients, other members and operators."""
+    """The times of the rooms that face clients, other members, etcd and operators."""
     return {name for name in assigned(r"[A-Z]\w*_M?S") if name.partition(".")[0] in ROOMS}
 
 

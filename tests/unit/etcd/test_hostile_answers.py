@@ -18,8 +18,9 @@ import msgspec
 import pytest
 
 from amqpstore_server.cluster.keys import EtcdTransaction, Put
+from amqpstore_server.etcd import client as etcd_client
 from amqpstore_server.etcd import endpoint
-from amqpstore_server.etcd.client import EtcdClient
+from amqpstore_server.etcd.client import TIMEOUT_S, EtcdClient
 from amqpstore_server.etcd.endpoint import MAX_ANSWER_BYTES, EndpointLines
 from amqpstore_server.etcd.errors import (
     CompactedError,
@@ -143,6 +144,16 @@ def test_a_broken_answer_says_what_is_wrong_and_the_next_endpoint_is_asked(
     wait_until(lambda: len(broken.requests) >= 2)
     assert len(broken.requests) == 2
     assert [one.message for one in caplog.records] == ["etcd fails"]
+
+
+def test_an_answer_is_waited_for_for_a_limited_time(serve: Serve) -> None:
+    reason = f"no answer within {TIMEOUT_S:g} s"
+    silent = serve(b"")
+    with (
+        EtcdClient(EtcdSettings((silent.url,)), PREFIX) as one,
+        pytest.raises(EtcdUnavailableError, match=reason),
+    ):
+        one.read()
 
 
 def test_an_answer_that_ends_too_early_is_an_error(serve: Serve) -> None:
@@ -361,6 +372,15 @@ def test_lines_of_a_watch_may_come_in_pieces(serve: Serve) -> None:
     with client(serve(answer)) as one:
         watch = one.watch(3)
         assert list(watch.changes()) == [9]
+        watch.close()
+
+
+def test_a_watch_that_is_silent_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etcd_client, "SILENCE_S", GIVEN_UP_S)
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with client(serve(head)) as one:
+        watch = one.watch(3)
+        assert list(watch.changes()) == []
         watch.close()
 
 

@@ -17,6 +17,8 @@ from amqpstore_server.amqp import opening
 from amqpstore_server.clients.login import CheckedLogin
 from amqpstore_server.loop import client_writing
 from amqpstore_server.loop.client_writing import Writing
+from amqpstore_server.process import stopping
+from amqpstore_server.process.stopping import say_goodbye
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.field_table import FieldValue
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER
@@ -86,3 +88,15 @@ async def test_a_client_that_does_not_close_its_side_sees_the_end_and_is_left(
             await writing.last_words(1 << 20, has_no_input=False)
     assert seen_s == [pytest.approx(end_s)]
     assert trio.current_time() == pytest.approx(client_writing._LAST_WORDS_S)
+
+
+@pytest.mark.trio
+async def test_clients_of_a_broker_that_stops_have_a_limited_time_to_answer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    closed_s: list[float] = []
+    silent: Any = SimpleNamespace(close=closed_s.append)
+    began_s = trio.current_time()
+    assert await say_goodbye({1: silent}.values()) == 1
+    assert closed_s == [began_s]
+    assert trio.current_time() - began_s == pytest.approx(stopping._GOODBYE_S)
