@@ -211,7 +211,7 @@ class Prepared:
         cost = 0
         position = hidden.first_sequence
         while withdrawn := store.withdrawals.withdraw(
-            hidden, _READ_AT_ONCE, first_sequence=position, in_parts=True
+            hidden, _READ_AT_ONCE, first_sequence=position, in_chunks=True
         ):
             if isinstance(withdrawn, PartlyReadError):
                 cost = _READ_AT_ONCE

@@ -109,7 +109,7 @@ class Purged:
         if any(map(_is_unread, self._asides)):
             return False
         for queue, ranges, _, _ in self._left():
-            for first, count in _in_parts(ranges):
+            for first, count in _in_chunks(ranges):
                 operation = Operation(OperationKind.PURGE, count, queue.id, first)
                 store.log.append_operation(operation)
         del store.purged[self.hidden.id]
@@ -201,7 +201,7 @@ def _ranges(queue: Queue) -> list[Range]:
     return found
 
 
-def _in_parts(ranges: Iterable[Range]) -> Iterator[Range]:
+def _in_chunks(ranges: Iterable[Range]) -> Iterator[Range]:
     """Yield ranges of as many sequences as one operation can name."""
     for first, count in ranges:
         for start in range(first, first + count, MAX_COUNT):

@@ -307,7 +307,7 @@ class Store(ClosableStore):
         *,
         acked: bool = False,
         first_sequence: int = 0,
-        in_parts: bool = False,
+        in_chunks: bool = False,
     ) -> Run | Unread | None:
         """Take up to `limit` messages off the head of a queue; None if nothing is ready.
 
@@ -316,7 +316,7 @@ class Store(ClosableStore):
         drops the messages of unacked runs from memory: see `StoredRuns.bring_back`.
         Raises: TypeError.
         """
-        run = self.withdrawals.withdraw(queue, limit, first_sequence, in_parts=in_parts)
+        run = self.withdrawals.withdraw(queue, limit, first_sequence, in_chunks=in_chunks)
         if not isinstance(run, Run):
             return run
         if acked:

@@ -20,6 +20,6 @@ def small_limits(*, entries_a_file: int, max_runs: int) -> StoreLimits:
         max_fill_bytes=600,
         table_step_bytes=200,
         read_ahead_bytes=400,
-        read_part_bytes=200,
+        read_chunk_bytes=200,
         compaction_piece_bytes=400,
     )

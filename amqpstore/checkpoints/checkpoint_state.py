@@ -135,13 +135,13 @@ class IndexFile:
         acked = self._opened()
         if not acked.count(1, start, stop):
             acked[start:stop] = b"\1" * (stop - start)
-            newly_acked = entries.part(start, stop)
+            newly_acked = entries.slice(start, stop)
         else:
             newly_acked = no_entries()
             for place in range(start, stop):
                 if not acked[place]:
                     acked[place] = 1
-                    newly_acked.extend(entries.part(place, place + 1))
+                    newly_acked.extend(entries.slice(place, place + 1))
         if self.state.body_bytes is not None:
             body_bytes = self.state.body_bytes - sum(newly_acked.body_sizes)
             self.state = self.state._replace(body_bytes=body_bytes)
@@ -199,7 +199,7 @@ class IndexFile:
         while (start := acked.find(0, start)) != -1:
             stop = acked.find(1, start)
             stop = len(acked) if stop == -1 else stop
-            part = entries.part(start, stop)
+            part = entries.slice(start, stop)
             for place, times in self._delivered.items():
                 if start <= place < stop:
                     part.delivery_counts[place - start] = times

@@ -70,7 +70,7 @@ class Entries(NamedTuple):
     flags: array[int]
     body_sizes: array[int]
 
-    def part(self, start: int, stop: int) -> Entries:
+    def slice(self, start: int, stop: int) -> Entries:
         """Return those from place `start` to before `stop`."""
         return Entries(*(column[start:stop] for column in self))
 

@@ -25,9 +25,9 @@ class StoreLimits(NamedTuple):
 
     Segments: between two messages in the offset table are at least `table_step_bytes`;
     `read_ahead_bytes` of a segment are read at once, and pages of `page_bytes` around places that
-    the disk cannot read; of a longer record `read_part_bytes` at a time, if others must not be held
-    up. Compaction writes `compaction_piece_bytes` at a time, and is due when more
-    than `garbage_fraction` of the segments is garbage.
+    the disk cannot read; of a longer record `read_chunk_bytes` at a time, if others must not be
+    held up. Compaction writes `compaction_piece_bytes` at a time, and is due when more than
+    `garbage_fraction` of the segments is garbage.
 
     Filling: the log's last segment is filled with zeros ahead of use once it has `fill_from_bytes`:
     with as many as it has bytes, and at most `max_fill_bytes` at a time.
@@ -49,7 +49,7 @@ class StoreLimits(NamedTuple):
     max_runs: int = 4096
     table_step_bytes: int = 64 << 10
     read_ahead_bytes: int = 1 << 20
-    read_part_bytes: int = 4 << 20
+    read_chunk_bytes: int = 4 << 20
     page_bytes: int = PAGE_BYTES
     compaction_piece_bytes: int = 1 << 20
     garbage_fraction: float = 0.5

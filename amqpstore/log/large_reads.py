@@ -45,13 +45,13 @@ class _Reading:
         self._checksum = start.checksum
         self._body = BytesIO()
 
-    def read(self, part_bytes: int) -> Message | None:
+    def read(self, chunk_bytes: int) -> Message | None:
         """Read a part more. Returns the message once it is whole.
 
         Raises: OSError, MemoryError; ValueError, if it is not sound.
         """
         read_bytes = self._body.tell()
-        size = min(part_bytes, self._start.body_bytes - read_bytes)
+        size = min(chunk_bytes, self._start.body_bytes - read_bytes)
         part = self._file().read(self._offset + read_bytes, size)
         if len(part) < size:
             raise ValueError("the file ends within the record")
@@ -65,15 +65,15 @@ class _Reading:
 
 
 class LargeReads:
-    """The messages that are being read, each `part_bytes` at a time: the caller asks again until it
-    has the message.
+    """The messages that are being read, each `chunk_bytes` at a time: the caller asks again until
+    it has the message.
 
     A message whose record is damaged, or was moved by compaction meanwhile, is read whole, which
     tells what is wrong with it.
     """
 
-    def __init__(self, part_bytes: int, clock: Clock) -> None:
-        self._part_bytes = part_bytes
+    def __init__(self, chunk_bytes: int, clock: Clock) -> None:
+        self._chunk_bytes = chunk_bytes
         self._clock = clock
         self._readings: dict[int, _Reading] = {}
 
@@ -86,7 +86,7 @@ class LargeReads:
             return source.read(first_id, count, self)
         reading.asked_ms = self._clock.monotonic_ms()
         try:
-            message = reading.read(self._part_bytes)
+            message = reading.read(self._chunk_bytes)
         except (OSError, MemoryError, ValueError):
             del self._readings[first_id]
             return source.read(first_id, count)
@@ -102,7 +102,7 @@ class LargeReads:
 
         Returns None if it is to be read whole.
         """
-        if start.body_bytes <= self._part_bytes:
+        if start.body_bytes <= self._chunk_bytes:
             return None
         self.drop_abandoned()
         if len(self._readings) < _MAX_READINGS:

@@ -8,7 +8,7 @@ from amqpstore.format.batches import StoredBatch
 from amqpstore.format.message import Message
 from amqpstore.format.records import Operation, OperationKind, Record
 from amqpstore.provenance.log_reading import LogReading
-from amqpstore.provenance.trails import QueuePlace, Trail
+from amqpstore.provenance.trails import QueuePosition, Trail
 from amqpstore.system.filenames import is_compacted
 
 MAX_FOLLOWED = 32
@@ -100,7 +100,9 @@ def may_have(record: Record, body: bytes) -> bool:
     return bool(record.flags) or record.end - record.payload_offset >= len(body)
 
 
-def _left_of(batch: StoredBatch, acked: Iterable[Operation]) -> Iterator[tuple[QueuePlace, Record]]:
+def _left_of(
+    batch: StoredBatch, acked: Iterable[Operation]
+) -> Iterator[tuple[QueuePosition, Record]]:
     """Yield the messages of a batch that later left the places it gave them, by `acked`."""
     records: dict[int, Record] = {}
     for enqueue in batch.operations:
@@ -119,4 +121,4 @@ def _left_of(batch: StoredBatch, acked: Iterable[Operation]) -> Iterator[tuple[Q
             for sequence in range(first, end):
                 record = records.get(enqueue.first_id + sequence - enqueue.first_sequence)
                 if record is not None:
-                    yield QueuePlace(enqueue.queue_id, sequence), record
+                    yield QueuePosition(enqueue.queue_id, sequence), record

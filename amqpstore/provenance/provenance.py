@@ -23,7 +23,7 @@ from amqpstore.format.windows import scan_file
 from amqpstore.provenance.client_trails import read_notes
 from amqpstore.provenance.log_reading import LogReading, OpenSegment
 from amqpstore.provenance.origins import MAX_FOLLOWED, IsCopy, acks_in, may_have, origins_of
-from amqpstore.provenance.trails import Provenance, QueuePlace, Trail, TrailStep
+from amqpstore.provenance.trails import Provenance, QueuePosition, Trail, TrailStep
 from amqpstore.system.filenames import is_compacted
 
 MAX_STEPS = 1000
@@ -43,7 +43,7 @@ class ProvenanceReader:
         self._trails: dict[int, Trail] = {}
         self._held: dict[int, dict[int, Trail]] = {}
         """The trails by the places that the messages have: queue and sequence."""
-        self._wanted: QueuePlace | None = None
+        self._wanted: QueuePosition | None = None
         self._asked: Trail | None = None
         """The one that the answer is about."""
         self._acked: list[Operation] = []
@@ -53,7 +53,7 @@ class ProvenanceReader:
         self._newest = 0
         """The segment in which the log goes on."""
 
-    def of_message(self, message_id: int, places: Iterable[QueuePlace] = ()) -> Provenance:
+    def of_message(self, message_id: int, places: Iterable[QueuePosition] = ()) -> Provenance:
         """Return what is known of the message of an id. Args: places, that it is known to have."""
         known = [*places]
         self._asked = Trail(message_id)
@@ -61,7 +61,7 @@ class ProvenanceReader:
         self._read(message_id)
         return self._with_origins(known)
 
-    def of_place(self, place: QueuePlace) -> Provenance:
+    def of_position(self, place: QueuePosition) -> Provenance:
         """Return what is known of the message in a place; without a trail, if the log does not say
         which one that is.
         """
@@ -71,7 +71,7 @@ class ProvenanceReader:
 
     # What it was before.
 
-    def _with_origins(self, known: list[QueuePlace]) -> Provenance:
+    def _with_origins(self, known: list[QueuePosition]) -> Provenance:
         """Return what was found, with what the message was before, and the clients."""
         origins = origins_of(self._reading, self._asked, self._acked, self._is_copy)
         if self._asked is None or not origins:
@@ -89,11 +89,11 @@ class ProvenanceReader:
         again._find_clients(known)
         return found
 
-    def _find_clients(self, known: list[QueuePlace]) -> None:
+    def _find_clients(self, known: list[QueuePosition]) -> None:
         """Find the clients that had to do with the message, or with what it became."""
         found = self._found
         wanted: dict[int, set[int]] = {}
-        steps = [step.place for trail in found.trails for step in trail.steps]
+        steps = [step.position for trail in found.trails for step in trail.steps]
         for queue_id, sequence in [*known, *steps]:
             wanted.setdefault(queue_id, set()).add(sequence)
         reading = self._reading
@@ -151,7 +151,7 @@ class ProvenanceReader:
     def _is_done(self) -> bool:
         """Whether nothing more can be found in the log: the messages have left all queues."""
         return self._wanted is None and not any(
-            trail.places or not (trail.lsn or self._is_gone) for trail in self._trails.values()
+            trail.positions or not (trail.lsn or self._is_gone) for trail in self._trails.values()
         )
 
     # Reading.
@@ -205,16 +205,16 @@ class ProvenanceReader:
                 self._follow(self._asked, ())
                 return
 
-    def _follow(self, trail: Trail, places: Iterable[QueuePlace]) -> None:
+    def _follow(self, trail: Trail, places: Iterable[QueuePosition]) -> None:
         self._trails[trail.id] = trail
         for place in places:
             self._hold(trail, place)
 
-    def _hold(self, trail: Trail, place: QueuePlace) -> None:
+    def _hold(self, trail: Trail, place: QueuePosition) -> None:
         of_queue = self._held.setdefault(place.queue_id, {})
         if of_queue.get(place.sequence) is not trail:
             of_queue[place.sequence] = trail
-            trail.places.append(place)
+            trail.positions.append(place)
 
     def _published(
         self,
@@ -231,7 +231,7 @@ class ProvenanceReader:
         for operation in enqueues:
             place = trail.id - operation.first_id
             if 0 <= place < operation.message_count:
-                at = QueuePlace(operation.queue_id, operation.first_sequence + place)
+                at = QueuePosition(operation.queue_id, operation.first_sequence + place)
                 self._hold(trail, at)
                 self._add_step(
                     trail, TrailStep(batch.lsn, batch.time_ms, operation.kind, at, operation.detail)
@@ -249,12 +249,12 @@ class ProvenanceReader:
         for sequence, trail in list(of_queue.items()):
             if not operation.first_sequence <= sequence < end:
                 continue
-            place = QueuePlace(operation.queue_id, sequence)
+            place = QueuePosition(operation.queue_id, sequence)
             step = TrailStep(batch.lsn, batch.time_ms, operation.kind, place, operation.detail)
             self._add_step(trail, step)
             if operation.kind != OperationKind.DELIVERED:
                 del of_queue[sequence]
-                trail.places.remove(place)
+                trail.positions.remove(place)
                 left.append((trail, operation.queue_id))
         return left
 

@@ -9,7 +9,7 @@ from amqpstore.format.message import Message
 from amqpstore.provenance.client_trails import Note
 
 
-class QueuePlace(NamedTuple):
+class QueuePosition(NamedTuple):
     """A place in a queue of the store, which only one message ever has."""
 
     queue_id: int
@@ -25,7 +25,7 @@ class TrailStep(NamedTuple):
     lsn: int
     time_ms: int
     kind: int
-    place: QueuePlace
+    position: QueuePosition
     detail: int
 
 
@@ -35,7 +35,7 @@ class Trail:
 
     `lsn` and `time_ms` are those of the batch that it was published in, 0 if that is gone.
     `came_from` is the id of the message that became this one, 0 if it was published, or if the log
-    does not have that one any more. `places` are
+    does not have that one any more. `positions` are
     those that it has not left. `segment` has its record, 0 if there is none.
     """
 
@@ -47,7 +47,7 @@ class Trail:
     time_ms: int = 0
     steps: list[TrailStep] = field(default_factory=list)
     steps_left_out: int = 0
-    places: list[QueuePlace] = field(default_factory=list)
+    positions: list[QueuePosition] = field(default_factory=list)
     became: list[int] = field(default_factory=list)
 
 
@@ -58,7 +58,7 @@ class Provenance:
     `first_lsn` is that of the first batch that the log still has, 0 if there is none. `read_bytes`
     were read; the answer `is_cut` if there was more. `damaged` batches and records could not be
     used; `missing` segments were removed while they were read. `clients` are those that had to do
-    with it in any of its places, each as a note of one message, oldest first.
+    with it in any of its positions, each as a note of one message, oldest first.
     """
 
     trails: list[Trail] = field(default_factory=list)

@@ -24,20 +24,20 @@ class BodyReader:
     read is returned as the error that says why, and is not noted anywhere.
     """
 
-    def __init__(self, log: Log, transient: TransientLog, part_bytes: int, clock: Clock) -> None:
+    def __init__(self, log: Log, transient: TransientLog, chunk_bytes: int, clock: Clock) -> None:
         self._log = log
         self._transient = transient
-        self._large = LargeReads(part_bytes, clock)
+        self._large = LargeReads(chunk_bytes, clock)
 
     def read_back(
-        self, run: Run, skipped: int, count: int, *, in_parts: bool = False
+        self, run: Run, skipped: int, count: int, *, in_chunks: bool = False
     ) -> list[Message] | Unread:
         """Read back some, at least one, of the messages of a run that is on disk.
 
-        With `in_parts`, a large message may need some calls: PartlyReadError until then.
+        With `in_chunks`, a large message may need some calls: PartlyReadError until then.
         """
         began_s = time.perf_counter()
-        found = self._read_back(run, skipped, count, in_parts=in_parts)
+        found = self._read_back(run, skipped, count, in_chunks=in_chunks)
         measures = self._log.measures
         measures.read_count += 1
         measures.read_s += time.perf_counter() - began_s
@@ -46,18 +46,18 @@ class BodyReader:
         return found
 
     def _read_back(
-        self, run: Run, skipped: int, count: int, *, in_parts: bool
+        self, run: Run, skipped: int, count: int, *, in_chunks: bool
     ) -> list[Message] | Unread:
         if run.ids is not None:
-            return self._read_spread(run, skipped, count, in_parts=in_parts)
+            return self._read_spread(run, skipped, count, in_chunks=in_chunks)
         first_id = run.first_id + skipped
         log = self._transient if first_id >= FIRST_TRANSIENT else self._log
-        if in_parts:
+        if in_chunks:
             return self._large.read(log, first_id, count)
         return log.read(first_id, count)
 
     def _read_spread(
-        self, run: Run, skipped: int, count: int, *, in_parts: bool
+        self, run: Run, skipped: int, count: int, *, in_chunks: bool
     ) -> list[Message] | Unread:
         """Read back messages whose ids are not contiguous, about as many bytes as of others."""
         messages: list[Message] = []
@@ -66,7 +66,7 @@ class BodyReader:
             place = skipped + len(messages)
             stretch = run.contiguous_from(place, skipped + count - place)
             first_id = run.id_at(place)
-            if in_parts:
+            if in_chunks:
                 found = self._large.read(self._log, first_id, stretch)
             else:
                 found = self._log.read(first_id, stretch)

@@ -35,7 +35,7 @@ class Browsed(NamedTuple):
     expires_ms: int
 
 
-class RunPart(NamedTuple):
+class RunSlice(NamedTuple):
     """`length` messages of a run, after the first `skipped`."""
 
     run: Run
@@ -127,7 +127,7 @@ class Browser:
         # Messages that are in memory only may lie between those of a file.
         return None if queue.ready.between(first_sequence, file.end) else file
 
-    def _pieces(self, first: int, most: int) -> tuple[list[RunPart], int] | None:
+    def _pieces(self, first: int, most: int) -> tuple[list[RunSlice], int] | None:
         """Return what is ready from a sequence on, about as many messages, and where the rest
         starts; None if nothing is.
         """
@@ -147,11 +147,11 @@ class Browser:
         between = [_cut(one, start, end) for one in queue.ready.between(start, end)]
         return sorted([*stored, *between], key=attrgetter("first_sequence")), end
 
-    def _in_memory(self, first: int, stop: int, most: int) -> tuple[list[RunPart], int]:
+    def _in_memory(self, first: int, stop: int, most: int) -> tuple[list[RunSlice], int]:
         """Return what is ready from a sequence on, and before another one, and no index file is
         between.
         """
-        pieces: list[RunPart] = []
+        pieces: list[RunSlice] = []
         while most and (run := self._queue.ready.at_or_after(first)):
             if run.first_sequence >= stop:
                 return pieces, stop
@@ -162,7 +162,7 @@ class Browser:
             most -= piece.length
         return pieces, first
 
-    def _in_file(self, file: PagedFile, start: int, most: int) -> tuple[list[RunPart], int]:
+    def _in_file(self, file: PagedFile, start: int, most: int) -> tuple[list[RunSlice], int]:
         """Return live entries of an index file from a sequence on, and where the rest starts."""
         try:
             entries = self._entries(file)
@@ -176,7 +176,7 @@ class Browser:
         end = sequences[place] if place < len(sequences) else file.end
         end = min(end, file.end)
         runs = live_runs(entries, self._queue.index[file.number], start, end)
-        return [RunPart(run, 0, run.count) for run in runs], end
+        return [RunSlice(run, 0, run.count) for run in runs], end
 
     def _entries(self, file: PagedFile) -> Entries:
         """Return the entries of an index file, which are kept for the next step. Raises:
@@ -196,10 +196,10 @@ class Browser:
         return not is_paged and queue.ready.at_or_after(sequence) is None
 
 
-def _cut(run: Run, first: int, end: int) -> RunPart:
+def _cut(run: Run, first: int, end: int) -> RunSlice:
     """Return the messages of a run from a sequence on, and before another one."""
     skipped = max(first - run.first_sequence, 0)
-    return RunPart(run, skipped, min(run.end, end) - run.first_sequence - skipped)
+    return RunSlice(run, skipped, min(run.end, end) - run.first_sequence - skipped)
 
 
 def read_messages(stored: StoredRuns, run: Run, skipped: int, count: int) -> list[Message | None]:
@@ -210,7 +210,7 @@ def read_messages(stored: StoredRuns, run: Run, skipped: int, count: int) -> lis
     """
     if run.messages is not None:
         return [*run.messages[skipped : skipped + count]]
-    found = stored.reader.read_back(run, skipped, count, in_parts=True)
+    found = stored.reader.read_back(run, skipped, count, in_chunks=True)
     if isinstance(found, PartlyReadError):
         return []
     if isinstance(found, ReadLaterError):

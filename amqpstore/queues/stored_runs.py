@@ -44,7 +44,7 @@ class StoredRuns:
         self, backing: Backing, log: Log, transient: TransientLog, memory: Memory, clock: Clock
     ) -> None:
         limits = backing.limits
-        self.reader = BodyReader(log, transient, limits.read_part_bytes, clock)
+        self.reader = BodyReader(log, transient, limits.read_chunk_bytes, clock)
         self.quarantine = Quarantine(self.reader, clock)
         self.paging = Paging(backing, self.quarantine)
         self.sizes = RunSizes(self.reader, self.paging, log, limits.measured_messages)
@@ -52,19 +52,19 @@ class StoredRuns:
         self._measures = log.measures
 
     def bring_back(
-        self, queue: Queue, run: Run, *, in_parts: bool = False
+        self, queue: Queue, run: Run, *, in_chunks: bool = False
     ) -> tuple[Run | Unread, Run | None]:
         """Read back the messages of a run that was taken, if they have left memory meanwhile.
 
         Returns the run as far as it was read, which is all of it or about 1 MiB, and the rest of
         it, a run of its own, if there is one. If the first message cannot be read, the error takes
         its place, as in `take`: then it is in quarantine, and in no run any more; but with a
-        ReadLaterError the run is unchanged, and is the rest. With `in_parts` so it is while a large
-        message is being read (PartlyReadError), which takes some calls.
+        ReadLaterError the run is unchanged, and is the rest. With `in_chunks` so it is while a
+        large message is being read (PartlyReadError), which takes some calls.
         """
         if run.messages is not None:
             return run, None
-        messages = self.reader.read_back(run, 0, run.count, in_parts=in_parts)
+        messages = self.reader.read_back(run, 0, run.count, in_chunks=in_chunks)
         if isinstance(messages, ReadLaterError):
             return messages, run
         if run.account is not None:
@@ -112,7 +112,7 @@ class StoredRuns:
             messages += found
         return messages
 
-    def parts(self, run: Run) -> Iterator[list[Message]]:
+    def chunks(self, run: Run) -> Iterator[list[Message]]:
         """Yield all messages of a run in parts, and an empty list where others may have their turn
         before a large message is read on.
 
@@ -123,7 +123,7 @@ class StoredRuns:
             return
         place = 0
         while place < run.count:
-            found = self.reader.read_back(run, place, run.count - place, in_parts=True)
+            found = self.reader.read_back(run, place, run.count - place, in_chunks=True)
             if isinstance(found, PartlyReadError):
                 yield []
             elif isinstance(found, list):

@@ -44,7 +44,7 @@ class Withdrawals:
         self._split_messages = split_messages
 
     def withdraw(
-        self, queue: Queue, limit: int, first_sequence: int = 0, *, in_parts: bool = False
+        self, queue: Queue, limit: int, first_sequence: int = 0, *, in_chunks: bool = False
     ) -> Run | Unread | None:
         """Withdraw up to `limit` messages at the head of a queue; None if nothing is ready.
 
@@ -52,7 +52,7 @@ class Withdrawals:
         of messages on disk it holds about 1 MiB. A message that cannot be read is returned as the
         error that says why, once, and is in quarantine until `Store.read_again` or the next start
         can read it. But if the reason is a lack of descriptors or memory (ReadLaterError) it stays
-        ready, to be withdrawn some time later. With `in_parts` so does a large one that is on disk
+        ready, to be withdrawn some time later. With `in_chunks` so does a large one that is on disk
         (PartlyReadError), until some calls have read it, so that none of them holds up others.
         Raises: TypeError.
         """
@@ -63,7 +63,7 @@ class Withdrawals:
         if limit < 1:
             return None
         if first_sequence:
-            return self._withdraw_behind(queue, limit, first_sequence, in_parts=in_parts)
+            return self._withdraw_behind(queue, limit, first_sequence, in_chunks=in_chunks)
         # This is the hot path: nothing that is known is asked again.
         ready, paged = queue.ready, queue.paged
         if paged and queue.is_head_paged and (error := self._paging.page_in(queue, paged[0])):
@@ -75,7 +75,7 @@ class Withdrawals:
             self._split_first(queue, limit)
             run = ready.first
         if run.messages is None:
-            return self._remove_stored(queue, run, 0, limit, in_parts=in_parts)
+            return self._remove_stored(queue, run, 0, limit, in_chunks=in_chunks)
         run = ready.take_first(limit)
         # As `Queue.count_out`, without the call.
         queue.ready_bytes -= run.body_bytes
@@ -90,7 +90,7 @@ class Withdrawals:
         return run
 
     def _withdraw_behind(
-        self, queue: Queue, limit: int, first_sequence: int, *, in_parts: bool
+        self, queue: Queue, limit: int, first_sequence: int, *, in_chunks: bool
     ) -> Run | Unread | None:
         """Withdraw messages from a sequence on, as `withdraw` does."""
         while file := queue.paged_before(first_sequence):
@@ -101,7 +101,7 @@ class Withdrawals:
             return None
         skipped = max(first_sequence - run.first_sequence, 0)
         if run.messages is None:
-            return self._remove_stored(queue, run, skipped, limit, in_parts=in_parts)
+            return self._remove_stored(queue, run, skipped, limit, in_chunks=in_chunks)
         run = self._cut(queue, run, skipped, min(limit, run.count - skipped))
         self._count_out(queue, run)
         queue.taken_bytes += max(run.memory_bytes, 0)
@@ -165,12 +165,12 @@ class Withdrawals:
         return runs + queue.quarantined.remove(first_sequence, count)
 
     def withdraw_expired(
-        self, queue: Queue, now_ms: int, *, bodies: bool, in_parts: bool = False
+        self, queue: Queue, now_ms: int, *, bodies: bool, in_chunks: bool = False
     ) -> Run | Unread | None:
         """Withdraw a run that expires by `now_ms`, the earliest; None if there is none.
 
         Args: now_ms, since 1970; bodies, whether messages are needed: otherwise they are not read,
-        and the run has them only if they are in memory; in_parts, as of `withdraw`.
+        and the run has them only if they are in memory; in_chunks, as of `withdraw`.
         """
         if queue.__class__ is not Queue:
             check_queue(queue)
@@ -179,7 +179,7 @@ class Withdrawals:
                 if error := self._paging.page_in(queue, first):
                     return error
             elif first.messages is None and bodies:
-                return self._remove_stored(queue, first, 0, first.count, in_parts=in_parts)
+                return self._remove_stored(queue, first, 0, first.count, in_chunks=in_chunks)
             else:
                 run = self._cut(queue, first, 0, first.count)
                 self._count_out(queue, run)
@@ -298,11 +298,11 @@ class Withdrawals:
             queue.watch((part,))
 
     def _remove_stored(
-        self, queue: Queue, run: Run, skipped: int, limit: int, *, in_parts: bool = False
+        self, queue: Queue, run: Run, skipped: int, limit: int, *, in_chunks: bool = False
     ) -> Run | Unread:
         """Remove messages of a run that is on disk, after the first `skipped`; with bodies."""
         count = min(limit, run.count - skipped)
-        found = self._reader.read_back(run, skipped, count, in_parts=in_parts)
+        found = self._reader.read_back(run, skipped, count, in_chunks=in_chunks)
         if isinstance(found, ReadLaterError):
             return found
         if isinstance(found, MessageDamagedError):

@@ -182,7 +182,7 @@ class FollowerLog(Log):
         if batch.segment is None or batch.summary is None:
             raise ValueError("the batch was not accepted")
         self._current = batch.segment
-        self.last = place_after(batch, self.last)
+        self.last = end_of_batch(batch, self.last)
         # Its bytes are on disk, and are not read from memory.
         batch.buffers = []
         self.received.append(batch)
@@ -227,7 +227,7 @@ class FollowerLog(Log):
             self._receive(batch)
 
 
-def place_after(batch: Batch, last: BatchEnd) -> BatchEnd:
+def end_of_batch(batch: Batch, last: BatchEnd) -> BatchEnd:
     """Return the place where a batch ends. Args: last, where the one before it does."""
     summary = summary_of(batch)
     next_id = batch.first_id + len(batch.lengths) if batch.lengths else last.message_id

@@ -37,7 +37,7 @@ from amqpstore.options import DEFAULTS, Options, check_options
 from amqpstore.queues.memory import Memory
 from amqpstore.queues.transient import TransientLog
 from amqpstore.recovery.opening import OpenedStore, lock_directory, open_directory
-from amqpstore.replica.follower_log import FollowerLog, place_after
+from amqpstore.replica.follower_log import FollowerLog, end_of_batch
 from amqpstore.replica.log_reading import LOG_START, BatchEnd, LogReader, sealed_batches
 from amqpstore.replica.replacement import (
     Replacement,
@@ -262,7 +262,7 @@ class FollowerStore(ClosableStore):
         try:
             batches = self._checked(rewrite)
             with self._changing():
-                self._put_in_place(rewrite, batches)
+                self._apply_rewrite(rewrite, batches)
         except DurabilityError:
             raise
         except BaseException:
@@ -502,11 +502,11 @@ class FollowerStore(ClosableStore):
             batch = self.log.continue_with(sealed_batch, last)
             # Its bytes are in the file.
             batch.buffers = []
-            last = place_after(batch, last)
+            last = end_of_batch(batch, last)
             new_batches.append(batch)
         return new_batches
 
-    def _put_in_place(self, rewrite: SegmentRewrite, batches: Sequence[Batch]) -> None:
+    def _apply_rewrite(self, rewrite: SegmentRewrite, batches: Sequence[Batch]) -> None:
         """Replace the end of the log: see `segment_rewrite` for what a crash leaves."""
         files, directory, place = self._backing.files, self.directory, rewrite.place
         ends = self.log.ends()
@@ -528,7 +528,7 @@ class FollowerStore(ClosableStore):
         self._forget_ends([rewrite.number])
         if rewrite.size:
             self.log.skip_to(rewrite.number)
-            rewrite.put_in_place()
+            rewrite.rename_to_segment()
         else:
             rewrite.abandon()
         if not self._maintenance:

@@ -93,7 +93,7 @@ class SegmentRewrite:
         """Make what was written durable. Raises: DurabilityError."""
         sync_file(self.file)
 
-    def put_in_place(self) -> None:
+    def rename_to_segment(self) -> None:
         """Rename it to the segment. Durable on return. Raises: OSError, DurabilityError."""
         # Synced before: a rename may reach the disk before the bytes do.
         self._files.rename(self.path, segment_path(self._directory, self.number))

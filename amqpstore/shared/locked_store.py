@@ -199,13 +199,13 @@ class LockedStore:
             ticket.wake.wait()
         except BaseException:
             # It was interrupted, and may have been the one that should lead.
-            self._leave(ticket)
+            self._remove(ticket)
             if not self._is_writing:
                 self._wake_next()
             raise
-        self._leave(ticket)
+        self._remove(ticket)
 
-    def _leave(self, ticket: _Ticket) -> None:
+    def _remove(self, ticket: _Ticket) -> None:
         if ticket in self._waiting:
             self._waiting.remove(ticket)
 

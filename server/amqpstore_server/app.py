@@ -65,7 +65,7 @@ from amqpstore_server.loop.trimming import share_one_arena
 from amqpstore_server.process.service_manager import ServiceManager
 from amqpstore_server.process.signals import prepare_signals, received_signals
 from amqpstore_server.process.stopping import drain, one_cause, say_goodbye
-from amqpstore_server.reloading import Reloader, reloadable_parts
+from amqpstore_server.reloading import Reloader, reloadables_of
 from amqpstore_server.reports.recovery_reports import keep_report
 from amqpstore_server.statistics.sampler import Sampler
 from amqpstore_server.statistics.statistics import Statistics
@@ -105,18 +105,18 @@ def serve(
     certificates = certificates_of(config)
     definitions = load(config.definitions) if config.definitions else None
     manager = ServiceManager(os.environ)
-    parts = Parts(config, load_config, definitions, certificates, on_ready, manager)
+    startup = Startup(config, load_config, definitions, certificates, on_ready, manager)
     if config.cluster_name:
         # Imported here: a single node has none of it.
         from amqpstore_server.management.follower_door import answer
         from amqpstore_server.replication.serving import serve_member
 
-        serve_member(config, load_config, parts.lead, answer, manager)
+        serve_member(config, load_config, startup.lead, answer, manager)
         return
     store = Store.open(config.data, options=store_options(config))
     try:
         with one_cause(store):
-            trio.run(_run, parts, store, SingleNode())
+            trio.run(_run, startup, store, SingleNode())
     except BaseException:
         store.abandon()
         raise
@@ -124,8 +124,8 @@ def serve(
     _log.info("stopped")
 
 
-class Parts(NamedTuple):
-    """The parts of a broker besides its store: see `serve`."""
+class Startup(NamedTuple):
+    """All that a broker starts with, besides its store: see `serve`."""
 
     config: Config
     load_config: Callable[[], Config]
@@ -147,8 +147,8 @@ class Parts(NamedTuple):
         trio.run(run)
 
 
-async def _run(parts: Parts, store: Store, term: ServingTerm) -> None:
-    config, load_config, definitions, certificates, on_ready, manager = parts
+async def _run(startup: Startup, store: Store, term: ServingTerm) -> None:
+    config, load_config, definitions, certificates, on_ready, manager = startup
     if config.management_listen or config.management_tls_listen or config.metrics_listen:
         # Now, and not while clients wait.
         import amqpstore_server.management.door  # noqa: F401
@@ -259,7 +259,7 @@ class App:
         self.reloader = Reloader(
             config,
             load_config or (lambda: config),
-            reloadable_parts(
+            reloadables_of(
                 self._import_again,
                 certificates,
                 self._logins,

@@ -64,7 +64,7 @@ class Reloadable:
         return cls(keys, prepare)
 
 
-def reloadable_parts(
+def reloadables_of(
     import_definitions: Callable[[Definitions, str], Awaitable[None]],
     certificates: Certificates | None,
     logins: Logins,
@@ -99,7 +99,7 @@ def reloadable_parts(
         _definitions(import_definitions),
         _certificates(certificates),
         _logins(logins),
-        *member_parts(reload_member),
+        *member_reloadables(reload_member),
         Reloadable.unchecked(("memory_bytes", "least_free_bytes"), apply_to_store),
         Reloadable.unchecked(("memory_watermark",), apply_to_alarms),
         Reloadable.unchecked(("consumer_timeout_s", "purge_undo_s"), apply_to_broker),
@@ -132,7 +132,7 @@ def reloadable_parts(
     )
 
 
-def member_parts(reload_member: Callable[[Config], None]) -> tuple[Reloadable, ...]:
+def member_reloadables(reload_member: Callable[[Config], None]) -> tuple[Reloadable, ...]:
     """Return the parts of a process that serves no clients, as a follower's."""
     return (
         Reloadable.unchecked(
@@ -194,7 +194,7 @@ class Reloader:
     """Reloads the configuration whenever `ask` was called; `run` has to run for that.
 
     Args: config, which is in force; load, reads it again (in a worker thread), and may raise
-    ConfigError; parts, to which it is applied, in their order; on_reloaded, called after each
+    ConfigError; reloadables, to which it is applied, in their order; on_reloaded, called after each
     attempt, successful or not, with a sentence about it.
     """
 
@@ -202,11 +202,11 @@ class Reloader:
         self,
         config: Config,
         load: Callable[[], Config],
-        parts: Sequence[Reloadable],
+        reloadables: Sequence[Reloadable],
         on_reloaded: Callable[[str], None],
     ) -> None:
         self.config = config
-        self.parts = parts
+        self.reloadables = reloadables
         self._load = load
         self._on_reloaded = on_reloaded
         self._asked = trio.Event()
@@ -227,7 +227,7 @@ class Reloader:
         try:
             loaded = await trio.to_thread.run_sync(self._load)
             config = _with_live(self.config, loaded)
-            applying = [await part.prepare(config) for part in self.parts]
+            applying = [await one.prepare(config) for one in self.reloadables]
             for apply in applying:
                 await apply()
         except ConfigError as error:

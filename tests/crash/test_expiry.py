@@ -192,13 +192,15 @@ def what_is_withdrawn_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:
         limit: int,
         first_sequence: int = 0,
         *,
-        in_parts: bool = False,
+        in_chunks: bool = False,
     ) -> object:
         if takes:
-            return withdraw(self, queue, limit, first_sequence, in_parts=in_parts)
+            return withdraw(self, queue, limit, first_sequence, in_chunks=in_chunks)
         takes.append(queue)
         try:
-            return stores[self].take(queue, limit, first_sequence=first_sequence, in_parts=in_parts)
+            return stores[self].take(
+                queue, limit, first_sequence=first_sequence, in_chunks=in_chunks
+            )
         finally:
             takes.pop()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore_server.cluster.progress import LeaveReason
+from amqpstore_server.cluster.progress import DropReason
 from tests.cluster_processes import GroupProcesses
 from tests.interop.test_older_members import followers
 from tests.interop.test_replication import PERSISTENT, numbers, publish
@@ -83,7 +83,7 @@ def test_a_follower_whose_disk_is_slow_leaves_the_list_and_comes_back(
             return slow.id not in three.view().in_sync
 
         three.wait(has_left)
-    left = f"{slow.id} has left the in-sync list: {LeaveReason.SLOW.value}"
+    left = f"{slow.id} has left the in-sync list: {DropReason.SLOW.value}"
     three.wait(lambda: left in leader.log())
     is_slow.unlink()
     three.wait_until_in_sync(3)

@@ -491,7 +491,10 @@ class Model:
             assert isinstance(left, Left)
             self.choices.pop()
             queue = self.queues[left.queue]
-            going, queue.leaving = queue.leaving[: left.messages], queue.leaving[left.messages :]
+            going, queue.leaving = (
+                queue.leaving[: left.messages],
+                queue.leaving[left.messages :],
+            )
             assert [reason for _, reason in going] == [left.reason] * left.messages
             self._bury_together(queue, [entry for entry, _ in going], left.reason)
 

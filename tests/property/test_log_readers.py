@@ -31,7 +31,7 @@ from amqpstore.system.filenames import CATALOG, segment_number, segment_path
 from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check import steps
 from amqpstore_tools.check.engine import StoreCheck, check
-from amqpstore_tools.check.parts import ReadJob, StoreContext
+from amqpstore_tools.check.jobs import ReadJob, StoreContext
 from amqpstore_tools.check.store import ReadableStore, opened
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.inspect.follow import follow

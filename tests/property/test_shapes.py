@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqpstore_server.amqp.envelopes import Envelopes, PublishedPart
+from amqpstore_server.amqp.envelopes import Envelopes, PublishSlice
 from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.protocol.content import (
     REPLY_TO,
@@ -201,7 +201,7 @@ def test_envelopes_remembered_of_plain_headers_are_bounded() -> None:
     envelopes = Envelopes("guest", lambda _user: False)
     target = Target(BasicPublish(exchange="", routing_key="q"))
     for mode in range(256):
-        part = PublishedPart(target)
+        part = PublishSlice(target)
         for priority in range(8):
             raw = encode_properties(BasicProperties(delivery_mode=mode, priority=priority))
             part.headers.append(ContentHeader(60, 1, raw, (mode, priority)))

@@ -19,7 +19,7 @@ from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.archive import reading
 from amqpstore_tools.archive.archiving import archive
 from amqpstore_tools.archive.layout import QueueName
-from amqpstore_tools.archive.writing import ArchivedPart, SegmentItem
+from amqpstore_tools.archive.writing import ArchiveResult, SegmentItem
 from amqpstore_tools.check.engine import check, check_all
 from amqpstore_tools.check.store import Checked
 from amqpstore_tools.client.connection import Address
@@ -160,7 +160,7 @@ def test_the_store_of_a_running_broker_is_checked(
 def spread(
     cluster: Cluster,
 ) -> Callable[
-    [Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], ArchivedPart]], list[ArchivedPart]
+    [Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], ArchiveResult]], list[ArchiveResult]
 ]:
     return lambda items, write: cluster.by_group(items, lambda item: item.size, write)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from amqpstore import ReadLaterError
 from amqpstore.provenance.provenance import ProvenanceReader
-from amqpstore.provenance.trails import Provenance, QueuePlace
+from amqpstore.provenance.trails import Provenance, QueuePosition
 from amqpstore.queues.browsing import Browser
 from amqpstore_server.administration.changes import AdministrationError, MissingError
 from amqpstore_server.administration.operations import Administration
@@ -92,7 +92,7 @@ def of_position(
         raise MissingError(f"queue '{queue.name}' never had a message at position {position}")
     broker = administration.broker
     store = broker.services.store
-    place = QueuePlace(store_queue.id, at.sequence)
+    place = QueuePosition(store_queue.id, at.sequence)
     try:
         message_id = Browser(store.stored, store_queue).message_id(at.sequence)
     except ReadLaterError as error:
@@ -102,7 +102,7 @@ def of_position(
     if message_id:
         read = partial(reader.of_message, message_id, [place])
     else:
-        read = partial(reader.of_place, place)
+        read = partial(reader.of_position, place)
     provenance = yield from _reading(administration, read)
     return (yield from _answer(broker, provenance, names))
 

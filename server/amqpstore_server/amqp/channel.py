@@ -10,7 +10,7 @@ from amqpstore_server.amqp.arguments import wait_ms
 from amqpstore_server.amqp.context import ChannelContext
 from amqpstore_server.amqp.deliveries import add_content, add_deliveries
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
-from amqpstore_server.amqp.envelopes import PublishedPart, in_order
+from amqpstore_server.amqp.envelopes import PublishSlice, in_order
 from amqpstore_server.amqp.refusals import channel_close
 from amqpstore_server.amqp.topology import TOPOLOGY_HANDLERS, Topology
 from amqpstore_server.broker.channels.channel import Channel
@@ -117,22 +117,22 @@ class AmqpChannel:
         Raises: AmqpError, BrokerError.
         """
         self.broker_channel.flush_deferred()
-        parts: Sequence[tuple[PublishedPart | Publishes, Target]]
+        slices: Sequence[tuple[PublishSlice | Publishes, Target]]
         if publishes.is_mixed:
-            parts = [(part, part.target) for part in in_order(publishes)]
+            slices = [(piece, piece.target) for piece in in_order(publishes)]
         else:
-            parts = [(publishes, publishes.targets[0])]
-        steps = self._publish(parts)
+            slices = [(publishes, publishes.targets[0])]
+        steps = self._publish(slices)
         for _ in steps:
             return steps
         return None
 
-    def _publish(self, parts: Iterable[tuple[PublishedPart | Publishes, Target]]) -> Iterator[None]:
+    def _publish(self, slices: Iterable[tuple[PublishSlice | Publishes, Target]]) -> Iterator[None]:
         """Publish messages, in steps: others may have their turn after each."""
         access, rights = self._context.access, self._topology.publish_rights
         channel = self.broker_channel
         services = channel.vhost.services
-        for part, target in parts:
+        for piece, target in slices:
             publish = target.publish
             is_replay = publish.exchange == REPLAY_EXCHANGE
             rights.check_exchange(publish.exchange)
@@ -140,7 +140,7 @@ class AmqpChannel:
                 self._topology.check_history(publish.routing_key)
             flags = _FLAGS[publish.mandatory, publish.immediate]
             for envelope, messages in self._context.envelopes.messages(
-                part, target, channel.reply_to
+                piece, target, channel.reply_to
             ):
                 if is_replay:
                     yield from channel.replay(messages, flags)
@@ -373,9 +373,9 @@ class AmqpChannel:
             )
         if self._gets.get(queue, no_ack=method.no_ack, wait_ms=wait_ms(method)):
             return None
-        return self._get_in_parts(method)
+        return self._get_in_chunks(method)
 
-    def _get_in_parts(self, method: methods.BasicGet) -> Iterator[None]:
+    def _get_in_chunks(self, method: methods.BasicGet) -> Iterator[None]:
         """Read a large message, a part in each step. Raises: as `on_basic_get`, as the queue, and
         the right to read it, may be gone by then.
         """

@@ -46,9 +46,9 @@ def add_content(outbox: Outbox, channel: int, method: bytes, message: Message, l
 
 
 def _add_body(outbox: Outbox, channel: int, body: bytes, limit: int) -> None:
-    for part in body_frames(channel, body, limit):
-        outbox.parts.append(part)
-        outbox.byte_count += len(part)
+    for frame in body_frames(channel, body, limit):
+        outbox.chunks.append(frame)
+        outbox.byte_count += len(frame)
 
 
 def add_deliveries(
@@ -61,8 +61,8 @@ def add_deliveries(
     messages = run.messages
     assert messages is not None  # a run that was taken is in memory
     outbox.begin()
-    parts = outbox.parts
-    extend = parts.extend
+    chunks = outbox.chunks
+    extend = chunks.extend
     join = b"".join
     pack_tag = _TAG.pack
     pack_content = _CONTENT_FRAME.pack

@@ -41,7 +41,7 @@ _TARGET_BYTES = 256
 """About what a simple target takes, besides the properties of its envelope."""
 
 
-class PublishedPart:
+class PublishSlice:
     """Messages of one read and channel with one target, as columns."""
 
     __slots__ = ("bodies", "headers", "target")
@@ -66,20 +66,20 @@ def _by_route(
     return indexes
 
 
-def in_order(publishes: Publishes) -> list[PublishedPart]:
-    """Return the messages in their order: a part is what follows each other with one target."""
-    parts: list[PublishedPart] = []
+def in_order(publishes: Publishes) -> list[PublishSlice]:
+    """Return the messages in their order: a slice is what follows each other with one target."""
+    slices: list[PublishSlice] = []
     last: Target | None = None
     for target, header, body in zip(
         publishes.targets, publishes.headers, publishes.bodies, strict=True
     ):
         if target is not last:
             last = target
-            part = PublishedPart(target)
-            parts.append(part)
-        part.headers.append(header)
-        part.bodies.append(body)
-    return parts
+            piece = PublishSlice(target)
+            slices.append(piece)
+        piece.headers.append(header)
+        piece.bodies.append(body)
+    return slices
 
 
 class Envelopes:
@@ -104,7 +104,7 @@ class Envelopes:
         self._cached_bytes = 0
 
     def messages(
-        self, published: PublishedPart | Publishes, target: Target, reply_to: str
+        self, published: PublishSlice | Publishes, target: Target, reply_to: str
     ) -> Iterator[tuple[ParsedEnvelope, list[Message]]]:
         """Yield the messages in order, in groups that are alike, each with the envelope of its
         first message.

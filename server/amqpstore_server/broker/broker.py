@@ -20,7 +20,7 @@ from amqpstore_server.broker.definitions.restoring import (
     restore_queues,
 )
 from amqpstore_server.broker.definitions.rows import name_key
-from amqpstore_server.broker.definitions.stored import leave_out, rows_of
+from amqpstore_server.broker.definitions.stored import log_unusable, rows_of
 from amqpstore_server.broker.errors import NotAllowedError, NotFoundError
 from amqpstore_server.broker.monitoring.counters import ChannelCounters
 from amqpstore_server.broker.monitoring.departures import Departures, QueueDepartures
@@ -359,7 +359,7 @@ class Broker:
             if vhost := self._any_vhost(row["vhost"]):
                 yield vhost, key, row
             else:
-                leave_out(table, key, f"there is no virtual host {row['vhost']!r}")
+                log_unusable(table, key, f"there is no virtual host {row['vhost']!r}")
 
     def end_purges(self) -> None:
         """End all purges that could be undone: the disk is nearly full, and this frees some."""

@@ -13,14 +13,14 @@ unread.
 """
 
 _SENT_AT_ONCE_BYTES = 1 << 20
-_LARGE_PART_BYTES = 2048
+_LARGE_CHUNK_BYTES = 2048
 """Parts of this size on average are sent from where they are; joining smaller ones costs less than
 many buffers for the system call.
 """
 _MAX_BUFFERS = 1024
 """Linux takes no more of them in one call (IOV_MAX)."""
 
-_KEPT_PARTS = 4096
+_KEPT_CHUNKS = 4096
 """Sent parts that may still be in the list: it is trimmed now and then, not after each send."""
 
 
@@ -28,23 +28,23 @@ class Outbox:
     """Frames in the order in which they are sent. `on_output` is called when the outbox stops being
     empty, or may be sent again.
 
-    The encoder of deliveries adds to `parts` and `byte_count` directly.
+    The encoder of deliveries adds to `chunks` and `byte_count` directly.
     """
 
     __slots__ = (
-        "_sent_parts",
+        "_sent_chunks",
         "byte_count",
+        "chunks",
         "on_output",
-        "parts",
         "withheld_count",
         "writable_bytes",
     )
 
     def __init__(self, on_output: Callable[[], None] | None = None) -> None:
-        self.parts: list[bytes | memoryview] = []
+        self.chunks: list[bytes | memoryview] = []
         self.byte_count = 0
         self.on_output = on_output or _nobody
-        self._sent_parts = 0
+        self._sent_chunks = 0
         self.withheld_count = 0
         """How many reasons there are to send nothing: see `withhold`."""
         self.writable_bytes = WRITABLE_BYTES
@@ -54,7 +54,7 @@ class Outbox:
         """Add one whole frame."""
         if not self.byte_count:
             self.on_output()
-        self.parts.append(frame)
+        self.chunks.append(frame)
         self.byte_count += len(frame)
 
     def begin(self) -> None:
@@ -64,8 +64,8 @@ class Outbox:
 
     def close(self) -> None:
         """Drop all frames and the `on_output` callback: the client will not read them."""
-        self.parts = []
-        self.byte_count = self._sent_parts = 0
+        self.chunks = []
+        self.byte_count = self._sent_chunks = 0
         self.on_output = _nobody
 
     def withhold(self) -> Callable[[], None]:
@@ -97,27 +97,27 @@ class Outbox:
         """Remove and return the next bytes to send, about 1 MiB at most. Large bodies among them
         are not copied.
         """
-        parts = some = self.parts
-        if self.byte_count <= _SENT_AT_ONCE_BYTES and not self._sent_parts:
+        chunks = some = self.chunks
+        if self.byte_count <= _SENT_AT_ONCE_BYTES and not self._sent_chunks:
             size = self.byte_count
-            self.parts = []
+            self.chunks = []
             self.byte_count = 0
         else:
             size = 0
-            first = place = self._sent_parts
-            while place < len(parts) and size < _SENT_AT_ONCE_BYTES:
-                size += len(parts[place])
-                place += 1
-            some = parts[first:place]
+            first = index = self._sent_chunks
+            while index < len(chunks) and size < _SENT_AT_ONCE_BYTES:
+                size += len(chunks[index])
+                index += 1
+            some = chunks[first:index]
             self.byte_count -= size
-            if place == len(parts):
-                self.parts = []
-                place = 0
-            elif place >= _KEPT_PARTS or place * 2 >= len(parts):
-                del parts[:place]
-                place = 0
-            self._sent_parts = place
-        if size < _LARGE_PART_BYTES or size < _LARGE_PART_BYTES * len(some):
+            if index == len(chunks):
+                self.chunks = []
+                index = 0
+            elif index >= _KEPT_CHUNKS or index * 2 >= len(chunks):
+                del chunks[:index]
+                index = 0
+            self._sent_chunks = index
+        if size < _LARGE_CHUNK_BYTES or size < _LARGE_CHUNK_BYTES * len(some):
             return [b"".join(some)]
         if len(some) > _MAX_BUFFERS:
             # The last one is larger than all others together, whatever the frame-max is.
@@ -131,8 +131,8 @@ def _nobody() -> None:
 
 def without(buffers: list[bytes | memoryview], sent_bytes: int) -> list[bytes | memoryview]:
     """Return the buffers without the first `sent_bytes` of them."""
-    for place, buffer in enumerate(buffers):
+    for index, buffer in enumerate(buffers):
         if sent_bytes < len(buffer):
-            return [memoryview(buffer)[sent_bytes:], *buffers[place + 1 :]]
+            return [memoryview(buffer)[sent_bytes:], *buffers[index + 1 :]]
         sent_bytes -= len(buffer)
     return []

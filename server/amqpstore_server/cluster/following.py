@@ -39,9 +39,9 @@ from amqpstore_server.cluster.frames import (
     Claim,
     Definition,
     DefinitionsSnapshot,
+    Goodbye,
     Hello,
     Join,
-    Leave,
     Promise,
     Ready,
     ReceivedFile,
@@ -203,7 +203,7 @@ class Following:
         is_known = self._leader_protocol >= CLAIM_PROTOCOL
         link, welcome = self._link, self._welcome
         if is_known and self.state is Stream.STREAMING and link is not None and welcome is not None:
-            self._effects.append(Send(link, Leave(welcome.term)))
+            self._effects.append(Send(link, Goodbye(welcome.term)))
 
     def hang_up(self) -> None:
         """Take nothing more from the leader."""

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 PROTOCOL = 3
 """The version of these frames. A leader sends the one that etcd has for the group; its key in etcd
-names the one that it takes. Version 2 adds `Claim` and `Leave`; version 3 adds no frame, but the
+names the one that it takes. Version 2 adds `Claim` and `Goodbye`; version 3 adds no frame, but the
 tags of `frame_tags`, which a follower asks for when it connects.
 """
 FOUNDED_PROTOCOL = 1
@@ -238,7 +238,7 @@ class Promise(_Frame, frozen=True, tag=13):
     number: Count
 
 
-class Leave(_Frame, frozen=True, tag=16):
+class Goodbye(_Frame, frozen=True, tag=16):
     """The follower is being stopped, and is not to be waited for. Sent only to a leader that takes
     it.
     """
@@ -246,7 +246,7 @@ class Leave(_Frame, frozen=True, tag=16):
     term: Term
 
 
-FromFollower: TypeAlias = Claim | Hello | Ready | Ack | Promise | Leave
+FromFollower: TypeAlias = Claim | Hello | Ready | Ack | Promise | Goodbye
 FromLeader: TypeAlias = (
     Refused
     | Welcome

@@ -31,9 +31,9 @@ from amqpstore_server.cluster.frames import (
     CaughtUp,
     Claim,
     Definition,
+    Goodbye,
     Hello,
     Join,
-    Leave,
     Promise,
     Ready,
     Refused,
@@ -53,7 +53,7 @@ from amqpstore_server.cluster.keys import (
     naming,
     proof,
 )
-from amqpstore_server.cluster.progress import FollowerProgress, LeaveReason
+from amqpstore_server.cluster.progress import DropReason, FollowerProgress
 from amqpstore_server.cluster.replica_log import ReplicaLog
 from amqpstore_server.cluster.slow_followers import SlowFollowers
 from amqpstore_server.cluster.tenure import Leadership, Outcome, Tenure
@@ -144,11 +144,11 @@ class Leader:
         self._opened_at = now
         self._viewed_at = now
         self._slow = SlowFollowers(timing, now)
-        self._leaves_for: LeaveReason | None = None
+        self._drop_reason: DropReason | None = None
         """The reason why the member leaves the list that etcd is asked to drop."""
-        self.left: dict[str, LeaveReason] = {}
+        self.left: dict[str, DropReason] = {}
         """The members that have left the list in this term and are not back, and why."""
-        self.leave_counts = dict.fromkeys(LeaveReason, 0)
+        self.drop_counts = dict.fromkeys(DropReason, 0)
         self._stalled_since: float | None = None
         self._is_blocked = False
         self._full_since: float | None = None
@@ -311,7 +311,7 @@ class Leader:
         is_known = hello.member in self._followers
         follower = self._followers.setdefault(hello.member, FollowerProgress(now))
         self._hang_up(follower)
-        follower.link, follower.spoke_at, follower.is_leaving = link, now, False
+        follower.link, follower.spoke_at, follower.is_stopped = link, now, False
         # One whose disk is full connects each second, and must not seem well because of that.
         follower.is_retrying = is_known and not follower.acked
         # It may have acked a batch that this leader's own disk has not yet, and is about to discard
@@ -444,11 +444,11 @@ class Leader:
             until = sent + self._timing.promise_s - self._timing.margin_s
             follower.promised_until = max(follower.promised_until, until)
 
-    def leave(self, link: int, leave: Leave, now: float) -> None:
+    def follower_stopped(self, link: int, goodbye: Goodbye, now: float) -> None:
         """A follower stops: it leaves the list at once, where enough others are in it."""
         follower = self._follower(link)
-        if follower is not None and leave.term == self.term:
-            follower.is_leaving = True
+        if follower is not None and goodbye.term == self.term:
+            follower.is_stopped = True
             if self._names[link] not in self.members:
                 self._hang_up(follower)
             elif self.is_open:
@@ -481,8 +481,8 @@ class Leader:
         self._list.floor = self._next_floor() if not self._asked else None
         fence = self._tenure.fence
         for name in reversed(self.members):
-            if reason := self._has_to_leave(name, now):
-                self._leaves_for = reason
+            if reason := self._reason_to_drop(name, now):
+                self._drop_reason = reason
                 self._list.drop(name, fence)
                 return
         for name, seq in self._list.newcomers():
@@ -535,7 +535,7 @@ class Leader:
         While etcd does not answer no follower can enter the list, and where only promises hold, one
         that has not promised yet would end this leader's term.
         """
-        if not follower.is_streaming or follower.is_leaving or not self._view.is_voter(name):
+        if not follower.is_streaming or follower.is_stopped or not self._view.is_voter(name):
             return False
         if now >= self._tenure.until or now >= follower.promised_until:
             return False
@@ -548,7 +548,7 @@ class Leader:
             and (now >= follower.may_enter_at or self._is_blocked)
         )
 
-    def _has_to_leave(self, name: str, now: float) -> LeaveReason | None:
+    def _reason_to_drop(self, name: str, now: float) -> DropReason | None:
         """Return why a member has to leave the list; None if it has not: it has lost data, is
         overdue, silent or too slow, or no longer of the group.
 
@@ -558,19 +558,19 @@ class Leader:
         if name == self._identity.member:
             return None
         if name in self._followers and self._followers[name].has_lost:
-            return LeaveReason.LOST
+            return DropReason.LOST
         if len(self.members) <= self._view.min_in_sync:
             return None
         if not self._view.is_voter(name):
-            return LeaveReason.REMOVED
-        if name in self._followers and self._followers[name].is_leaving:
-            return LeaveReason.STOPPED
+            return DropReason.REMOVED
+        if name in self._followers and self._followers[name].is_stopped:
+            return DropReason.STOPPED
         if self._is_overdue(name, now):
-            return LeaveReason.OVERDUE
+            return DropReason.OVERDUE
         if self._is_silent(name, now):
-            return LeaveReason.SILENT
+            return DropReason.SILENT
         if self._slow.includes(self._followers.get(name)):
-            return LeaveReason.SLOW
+            return DropReason.SLOW
         return None
 
     def _is_silent(self, name: str, now: float) -> bool:
@@ -599,7 +599,7 @@ class Leader:
         is_streaming = self._followers[name].is_streaming
         return (
             not is_streaming
-            or self._followers[name].is_leaving
+            or self._followers[name].is_stopped
             or self._is_overdue(name, now)
             or self._slow.includes(self._followers.get(name))
         )
@@ -612,11 +612,11 @@ class Leader:
         follower.has_lost = False
         follower.held_up_s = 0.0
         self._hang_up(follower)
-        reason, self._leaves_for = self._leaves_for or LeaveReason.UNKNOWN, None
+        reason, self._drop_reason = self._drop_reason or DropReason.UNKNOWN, None
         self.left[name] = reason
-        self.leave_counts[reason] += 1
+        self.drop_counts[reason] += 1
         self._effects.append(TellOperator(f"{name} has left the in-sync list: {reason.value}"))
-        if follower.is_leaving:
+        if follower.is_stopped:
             return  # it was well, and may come back at once
         timing = self._timing
         recent = [at for at in follower.dropped_at if at > now - timing.drops_within_s]

@@ -34,8 +34,8 @@ from amqpstore_server.cluster.frames import (
     Definition,
     DefinitionsSnapshot,
     Frame,
+    Goodbye,
     Hello,
-    Leave,
     Promise,
     Ready,
     ReceivedFile,
@@ -601,8 +601,8 @@ class GroupMember:
                 leader.ack(link, frame, now)
             case Promise():
                 leader.promise(link, frame, now)
-            case Leave():
-                leader.leave(link, frame, now)
+            case Goodbye():
+                leader.follower_stopped(link, frame, now)
             case Claim():
                 leader.claim(link, frame)
             case _:

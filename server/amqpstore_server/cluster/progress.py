@@ -8,7 +8,7 @@ from math import inf
 from amqpstore_server.cluster.frames import START
 
 
-class LeaveReason(Enum):
+class DropReason(Enum):
     """The reason why a follower leaves the in-sync list, for people; its name in small letters is a
     label.
     """
@@ -35,8 +35,8 @@ class FollowerProgress:
         "has_lost",
         "heard_at",
         "held_up_s",
-        "is_leaving",
         "is_retrying",
+        "is_stopped",
         "is_streaming",
         "late_s",
         "link",
@@ -76,7 +76,7 @@ class FollowerProgress:
         self.counted_s = 0.0
         """How much of that is in `held_up_s`."""
         self.promised_until = -inf
-        self.is_leaving = False
+        self.is_stopped = False
         """Whether it has stopped in order, and is not back yet."""
         self.has_lost = False
         """Whether it came back with less than it had acked."""

@@ -7,7 +7,7 @@ variable `AMQPSTORE_` and its name in upper case, the option of `amqpstore serve
 with `python -m tests.configuration_page`: a test compares the two. A rule about several keys goes
 into `conflicts`.
 
-A key with `live=True` is changed by SIGHUP: name it in the part of `reloading.reloadable_parts`
+A key with `live=True` is changed by SIGHUP: name it in the part of `reloading.reloadables_of`
 that applies it to the running broker (a test looks for it there). All others need a restart, which
 the log says when such a key has changed.
 """

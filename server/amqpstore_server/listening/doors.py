@@ -42,7 +42,7 @@ class Guest(Protocol):
 
 
 class Visitor:
-    """One client, from `Doors.enter` to `leave`. Args: since, when it came."""
+    """One client, from `Doors.enter` to `disconnected`. Args: since, when it came."""
 
     __slots__ = ("_doors", "_guest", "_since", "peer")
 
@@ -58,7 +58,7 @@ class Visitor:
 
     def evict(self) -> None:
         """End its connection: its place is needed for another."""
-        self.leave()
+        self.disconnected()
         self._guest.evict()
 
     @property
@@ -86,7 +86,7 @@ class Visitor:
         self._doors.forget_stranger(self)
         self._doors.lengthen_moment()
 
-    def leave(self) -> None:
+    def disconnected(self) -> None:
         """Note that its socket is closed."""
         self._doors.forget_stranger(self)
         self._doors.forget(self)

@@ -56,11 +56,11 @@ class _Line:
         if rest:
             self._members[member].join(rest)
 
-    def leave(self, path: Sequence[Hashable]) -> None:
+    def remove(self, path: Sequence[Hashable]) -> None:
         """Wait no longer."""
         member, *rest = path
         if rest:
-            self._members[member].leave(rest)
+            self._members[member].remove(rest)
         if not self._members[member]:
             del self._members[member]
             self._new.pop(member, None)
@@ -120,7 +120,7 @@ class LoginChecks:
             if event.is_set():
                 self._next()
             else:
-                self._line.leave(path)
+                self._line.remove(path)
             raise
 
     def _next(self) -> None:

@@ -19,7 +19,7 @@ from amqpstore_server.loop.alarms import Alarms
 from amqpstore_server.loop.client_login import ClientLogin
 from amqpstore_server.loop.client_tasks import ClientTasks
 from amqpstore_server.loop.committer import Committer
-from amqpstore_server.loop.read_size import LONG_BYTES, ReadSize, part_of
+from amqpstore_server.loop.read_size import LONG_BYTES, ReadSize, first_chunk_bytes
 from amqpstore_server.loop.rounds import LoopRounds
 from amqpstore_server.loop.sockets import Sockets
 from amqpstore_server.loop.tls import ClientSocket
@@ -118,7 +118,7 @@ class Reading:
         called(self._amqp.abandon)
         self.end()
 
-    def _leave(self) -> None:
+    def _end_closed(self) -> None:
         """End the connection of a client that has closed its side, within some milliseconds.
 
         Nothing waits for that, unless there is no room for others. So its task is not cancelled,
@@ -179,7 +179,7 @@ class Reading:
                 # Not in the task, whose turn comes later: the client may be back before that, and
                 # declare what is exclusively its own.
                 amqp.lost()
-                self._leave()
+                self._end_closed()
             return
         size = len(read)
         octets = amqp.octets
@@ -190,9 +190,9 @@ class Reading:
             # clients of which one `took_long` by the other clock, or may have.
             goes_on = amqp.receive(read, now)
         else:
-            if size > LONG_BYTES and (part := part_of(read, limits)):
-                self._rest = read[part:]
-                read = read[:part]
+            if size > LONG_BYTES and (first_bytes := first_chunk_bytes(read, limits)):
+                self._rest = read[first_bytes:]
+                read = read[:first_bytes]
             message_count = self._input.message_count
             began_s = time.thread_time()
             goes_on = amqp.receive(read, now) and not self._rest
@@ -207,19 +207,19 @@ class Reading:
         self._read_size.is_timed = True
 
     def _go_on(self, now: float) -> None:
-        """Handle a part of what is left of the last read."""
+        """Handle a chunk of what is left of the last read."""
         amqp = self._amqp
-        part = b""
+        chunk = b""
         message_count = self._input.message_count
         began_s = time.thread_time()
         if self._input.waiting:
             amqp.go_on(now)
         else:
-            size = part_of(self._rest, self._sockets.limits) or len(self._rest)
-            part, self._rest = self._rest[:size], self._rest[size:]
-            amqp.receive(part, now)
+            size = first_chunk_bytes(self._rest, self._sockets.limits) or len(self._rest)
+            chunk, self._rest = self._rest[:size], self._rest[size:]
+            amqp.receive(chunk, now)
         message_count = self._input.message_count - message_count
-        self.charge(time.thread_time() - began_s, len(part), message_count)
+        self.charge(time.thread_time() - began_s, len(chunk), message_count)
         # A method in steps may have defined something in any of them.
         self._rounds.when_defined(self.withhold())
         self._pause(now)

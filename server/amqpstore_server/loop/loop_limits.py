@@ -31,7 +31,7 @@ class LoopLimits(NamedTuple):
     alone_s: float = 0.005
     """How long trio does not hear of them while something happens in the loop."""
 
-    max_leaving: int = 8
+    max_closing: int = 8
     """From how many clients that have closed their side a round reads. What follows from the end of
     a connection takes about as long as twenty messages: of thousands that leave at once, the others
     should notice little.
@@ -67,9 +67,9 @@ class LoopLimits(NamedTuple):
     """The smallest and the largest read of a client that is not costly."""
 
     max_frames: int = 12 << 10
-    part_frames: int = 6 << 10
-    """A read of more frames than `max_frames` is handled in parts of about `part_frames`, or 2,000
-    messages.
+    chunk_frames: int = 6 << 10
+    """A read of more frames than `max_frames` is handled in chunks of about `chunk_frames`, or
+    2,000 messages.
     """
 
     long_read_s: float = 0.01

@@ -36,9 +36,9 @@ the same offset: a client could have its small frames elsewhere.
 """
 
 
-def part_of(read: bytes, limits: LoopLimits) -> int:
-    """Return the size of the first part of a read that has too many frames to be handled at once,
-    about; 0 if it has not. Wherever in it they are, the part has few enough.
+def first_chunk_bytes(read: bytes, limits: LoopLimits) -> int:
+    """Return the size of the first chunk of a read that has too many frames to be handled at once,
+    about; 0 if it has not. Wherever in it they are, the chunk has few enough.
 
     The size of reads follows the time that the last one took, and so comes too late for the first
     small messages after large ones.
@@ -52,7 +52,7 @@ def part_of(read: bytes, limits: LoopLimits) -> int:
     ratio = _SAMPLED_EACH_BYTES // _SAMPLED_BYTES
     if sum(ends) * ratio <= limits.max_frames:
         return 0
-    left = limits.part_frames
+    left = limits.chunk_frames
     for place, sampled_ends in zip(each, ends, strict=True):
         if sampled_ends * ratio >= left:
             return place + _SAMPLED_EACH_BYTES * left // (sampled_ends * ratio)

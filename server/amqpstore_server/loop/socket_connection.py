@@ -102,7 +102,7 @@ class SocketConnection:
             sockets.limits.max_sent_bytes,
         )
         self.amqp.outbox.on_output = partial(rounds.note_output, self._writing)
-        self._is_leaving = False
+        self._is_stopped = False
 
     @property
     def name(self) -> str:
@@ -170,7 +170,7 @@ class SocketConnection:
                 # It was open. Of one that has left the round sees to it that has read its end.
                 self._rounds.wake()
             self._socket.close()
-            visitor.leave()
+            visitor.disconnected()
             del self._login.visitor
             self._broker.services.statistics.octets.add(self.amqp.octets)
             self.amqp.log.info("connection closed")
@@ -246,7 +246,7 @@ class SocketConnection:
     def drain(self, now: float) -> bool:
         """Close the connection once the client owes no ack. Returns whether it is still served."""
         if not self.amqp.is_served:
-            if not self._is_leaving:
+            if not self._is_stopped:
                 self.close(now)
             return False
         if not self._reading.is_drained and not self.amqp.has_unacked:
@@ -261,7 +261,7 @@ class SocketConnection:
 
     def close(self, now: float) -> None:
         """Close the connection because the broker stops."""
-        self._is_leaving = True
+        self._is_stopped = True
         self.amqp.shut_down(now)
         # The answer is to be read.
         self._reading.drain(is_drained=False)

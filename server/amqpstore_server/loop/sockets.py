@@ -84,9 +84,9 @@ class Sockets:
         """The readers whose last read is to be continued."""
         self._costly: dict[int, SocketReader] = {}
         """Readable, or to be continued, but costly: they wait for the others."""
-        self._leaving: dict[int, SocketReader] = {}
+        self._closing: dict[int, SocketReader] = {}
         """The readers whose clients have closed their side: they wait for the others too."""
-        self._leaving_since = 0.0
+        self._closing_since = 0.0
         """The time at which the first of those was found."""
         self._share = Share(limits.costly_pause_ratio, limits)
         """Decides whether costly clients have had their share of the time."""
@@ -125,7 +125,7 @@ class Sockets:
         """Stop reading from a socket. To be called before it is closed."""
         descriptor = sock.fileno()
         del self._readers[descriptor]
-        for waiting in (self._continuing, self._costly, self._leaving):
+        for waiting in (self._continuing, self._costly, self._closing):
             waiting.pop(descriptor, None)
         if descriptor in self._unwatched:
             self._unwatched.remove(descriptor)
@@ -219,7 +219,7 @@ class Sockets:
 
     def _wait_s(self, now: float) -> float:
         """Return how long to wait, unless anything happens: 0 if there is something to do."""
-        if self._ready or self._continuing or self._leaving or self._arrived:
+        if self._ready or self._continuing or self._closing or self._arrived:
             return 0.0
         wait_s = max(0.0, self._return_at - now)
         return min(wait_s, self._pause_s()) if self._costly else wait_s
@@ -256,8 +256,8 @@ class Sockets:
         """
         self._is_reading = True
         if self._arrived:
-            self._set_leaving_apart()
-            self._read_leaving(now)
+            self._set_closing_apart()
+            self._read_closing(now)
             if not self.ends_come_first():
                 self._accept(now)
         began = time.perf_counter()
@@ -268,8 +268,8 @@ class Sockets:
             self._continue(count, now, began)
         if self._costly:
             self._read_costly(now)
-        if self._leaving:
-            self._read_leaving(now)
+        if self._closing:
+            self._read_closing(now)
         self._is_reading = False
         return is_busy
 
@@ -277,25 +277,25 @@ class Sockets:
         """Tell whether clients have left whose end is to be read before anybody is let in: one of
         them may be back, and declare what is exclusively its own.
         """
-        until = self._leaving_since + self.limits.ends_first_s
-        return bool(self._leaving) and time.perf_counter() < until
+        until = self._closing_since + self.limits.ends_first_s
+        return bool(self._closing) and time.perf_counter() < until
 
-    def _set_leaving_apart(self) -> None:
+    def _set_closing_apart(self) -> None:
         """Find those among the readable that have closed their side."""
         ready, self._ready = self._ready, deque()
         for descriptor, reader, events in ready:
             if events & _LEFT and not reader.is_costly:
                 if self._readers.get(descriptor) is reader:
-                    self._leave(descriptor, reader)
+                    self._note_closing(descriptor, reader)
             else:
                 self._ready.append((descriptor, reader, events))
 
-    def _leave(self, descriptor: int, reader: SocketReader) -> None:
+    def _note_closing(self, descriptor: int, reader: SocketReader) -> None:
         """Have a client wait that has closed its side."""
-        if not self._leaving:
-            self._leaving_since = time.perf_counter()
+        if not self._closing:
+            self._closing_since = time.perf_counter()
         self._unwatch(descriptor)
-        self._leaving[descriptor] = reader
+        self._closing[descriptor] = reader
 
     def _accept(self, now: float) -> None:
         """Have those accepted who have connected."""
@@ -329,7 +329,7 @@ class Sockets:
                 self._costly[descriptor] = reader
                 continue
             if events & _LEFT:
-                self._leave(descriptor, reader)
+                self._note_closing(descriptor, reader)
                 continue
             seen.add(descriptor)
             reader.read_ready(now)
@@ -393,14 +393,14 @@ class Sockets:
                 return
             began = ended
 
-    def _read_leaving(self, now: float) -> None:
+    def _read_closing(self, now: float) -> None:
         """Read once from some clients that have closed their side: what they sent before, or the
         end.
         """
-        leaving = self._leaving
-        for descriptor in list(islice(leaving, self.limits.max_leaving)):
-            reader = leaving.pop(descriptor)
-            leaving[descriptor] = reader  # behind all others, unless this is the end
+        closing = self._closing
+        for descriptor in list(islice(closing, self.limits.max_closing)):
+            reader = closing.pop(descriptor)
+            closing[descriptor] = reader  # behind all others, unless this is the end
             reader.read_ready(now)
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ DOOR = "HTTP API"
 PASSED_ON = "is_passed_on"
 """In the state of a connection: whether it comes through a follower."""
 
-_PLACE_S = 30.0
+_SLOT_S = 30.0
 
 T = TypeVar("T")
 BodyT = TypeVar("BodyT")
@@ -48,32 +48,32 @@ ResultT = TypeVar("ResultT")
 
 
 class LargeAnswer:
-    """The place of an answer among those of much content, of which few are made and sent at a time:
-    each takes its content several times. Args: places, of all of them; held, ends when the answer
+    """The slot of an answer among those of much content, of which few are made and sent at a time:
+    each takes its content several times. Args: slots, of all of them; held, ends when the answer
     is sent.
     """
 
-    def __init__(self, places: trio.Semaphore, held: AsyncExitStack) -> None:
-        self._places = places
+    def __init__(self, slots: trio.Semaphore, held: AsyncExitStack) -> None:
+        self._slots = slots
         self._held = held
 
     async def take(self) -> None:
-        """Wait for a place. Raises: HttpError."""
-        with trio.move_on_after(_PLACE_S):
-            await self._held.enter_async_context(self._places)
+        """Wait for a slot. Raises: HttpError."""
+        with trio.move_on_after(_SLOT_S):
+            await self._held.enter_async_context(self._slots)
             return
         text = "other large answers are under way: try again later"
         raise HttpError(503, "service_unavailable", text)
 
-    async def leave(self) -> None:
-        """Leave the place: the answer is not a large one."""
+    async def release(self) -> None:
+        """Give the slot back: the answer is not a large one."""
         await self._held.aclose()
 
 
 class Call:
     """A request whose login was checked. `path` has the decoded parameters of the path, `query`
     those behind it. `notes` becomes what of the request has no effect. Who answers with much
-    content takes the place of a `large_answer` first.
+    content takes the slot of a `large_answer` first.
     """
 
     def __init__(

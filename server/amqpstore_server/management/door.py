@@ -205,7 +205,7 @@ class ManagementDoor:
             _log.exception("management connection failed")
         finally:
             stream.close_now()
-            visitor.leave()
+            visitor.disconnected()
             self._streams.pop(stream, None)
             if not self._streams:
                 self._has_none.set()

@@ -89,8 +89,8 @@ def cause_of(error: BaseException, failure: DurabilityError | None) -> BaseExcep
     A failed disk comes first. Whoever uses the store after it finds it stopped, and may be the only
     one that raises anything: then it is `failure`, the error that has stopped the store.
     """
-    leaves = [*_leaves(error)]
-    return min([*leaves, failure] if failure is not None else leaves, key=_rank)
+    causes = [*_causes(error)]
+    return min([*causes, failure] if failure is not None else causes, key=_rank)
 
 
 def _rank(error: BaseException) -> int:
@@ -104,9 +104,9 @@ def _rank(error: BaseException) -> int:
     return 1 if is_of_failed_disk(error) else 3
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def _causes(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
-            yield from _leaves(one)
+            yield from _causes(one)
     else:
         yield error

@@ -186,11 +186,11 @@ class Controller:
         if it answers.
         """
 
-        def leave(member: GroupMember, now: float) -> None:
+        def stop(member: GroupMember, now: float) -> None:
             if member.leader is None:
                 member.stop(now)
 
-        self._tell(leave)
+        self._tell(stop)
         until = time.monotonic() + _RESIGNED_S
         while self._attempts and time.monotonic() < until:
             time.sleep(_TICK_S)

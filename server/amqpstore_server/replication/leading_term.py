@@ -92,7 +92,7 @@ class LeadingTerm:
             leader.min_in_sync,
             controller.member.waiting,
             controller.member.is_etcd_refused,
-            {reason.name.lower(): count for reason, count in leader.leave_counts.items()},
+            {reason.name.lower(): count for reason, count in leader.drop_counts.items()},
             controller.refused_frames,
             leader.in_reach,
             self.is_blocked,

@@ -55,7 +55,7 @@ Write: TypeAlias = Callable[[Frame], None]
 class _Rest:
     """The rest of a frame that was sent in part: nothing else may be sent before it."""
 
-    parts: tuple[memoryview, ...]
+    buffers: tuple[memoryview, ...]
     size: int
 
     @classmethod
@@ -255,8 +255,8 @@ class Link:
         if isinstance(item, tuple):
             self._send(item)
         elif isinstance(item, _Rest):
-            for part in item.parts:
-                self._send_all(part)
+            for buffer in item.buffers:
+                self._send_all(buffer)
         else:
             item(self._send_of_job)
 

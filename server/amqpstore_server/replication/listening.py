@@ -87,7 +87,7 @@ class UnprovenConnections:
                 extra={"peer": address, "connections": count, "put_out": self.put_out},
             )
 
-    def leave(self, sock: socket.socket) -> None:
+    def forget(self, sock: socket.socket) -> None:
         """Note that a connection is a member's, or closed."""
         with self._lock:
             self._addresses.pop(sock, None)
@@ -155,7 +155,7 @@ class MemberListener:
             found.close()
             return
         finally:
-            self._unproven.leave(sock)
+            self._unproven.forget(sock)
         self._connections.accepted(found, session, peer)
 
 

@@ -49,7 +49,7 @@ from amqpstore_server.loop.loop_limits import LOOP_LIMITS
 from amqpstore_server.process.service_manager import ServiceManager
 from amqpstore_server.process.signals import received_signals
 from amqpstore_server.process.stopping import one_cause
-from amqpstore_server.reloading import Reloader, member_parts
+from amqpstore_server.reloading import Reloader, member_reloadables
 from amqpstore_server.replication.companion import LeaderCompanion
 from amqpstore_server.replication.controller import Controller
 from amqpstore_server.replication.kept_segments import KeptSegments
@@ -304,7 +304,7 @@ class MemberRuntime:
         orders.on_change = soon(lambda: changed.set())
         result = _Next.STOP
         reloader = Reloader(
-            self._config, self._load_config, member_parts(self._reloaded), manager.ready
+            self._config, self._load_config, member_reloadables(self._reloaded), manager.ready
         )
         with received_signals() as signals:
             manager.ready("following")

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from amqpstore import Message
 from amqpstore.format.records import OperationKind
 from amqpstore.provenance.client_trails import Note, What
-from amqpstore.provenance.trails import Provenance, QueuePlace, Trail, TrailStep
+from amqpstore.provenance.trails import Provenance, QueuePosition, Trail, TrailStep
 from amqpstore_server.protocol.content import decode_properties
 from amqpstore_server.protocol.errors import MalformedError
 
@@ -111,7 +111,7 @@ def _trail(
         "segment": trail.segment or None,
         "steps": [_step(step, trail, provenance, names) for step in trail.steps],
         "steps_left_out": trail.steps_left_out,
-        "now_in": [_place(place, names) for place in trail.places],
+        "now_in": [_place(place, names) for place in trail.positions],
         "became": trail.became,
     }
     if trail.message is not None:
@@ -134,7 +134,12 @@ def _trail(
 
 def _step(step: TrailStep, trail: Trail, found: Provenance, names: Names) -> Row:
     kind = OperationKind(step.kind)
-    row = {"at_ms": step.time_ms, "lsn": step.lsn, "what": _WHAT[kind], **_place(step.place, names)}
+    row = {
+        "at_ms": step.time_ms,
+        "lsn": step.lsn,
+        "what": _WHAT[kind],
+        **_place(step.position, names),
+    }
     if kind is OperationKind.DELIVERED:
         row["deliveries"] = step.detail
     elif kind is OperationKind.ENQUEUE and step.detail:
@@ -152,12 +157,12 @@ def _reason(step: TrailStep, trail: Trail, found: Provenance, names: Names) -> s
             continue
         raw = copy.message.envelope.properties
         deaths = _deaths(raw)
-        if deaths and deaths[0].get("queue") == names(step.place.queue_id).queue:
+        if deaths and deaths[0].get("queue") == names(step.position.queue_id).queue:
             return str(deaths[0].get("reason"))
         waited = _headers(raw).get("x-delay")
         return "delayed" if isinstance(waited, int) and waited < 0 else "moved"
     for note in found.clients:
-        if (note.queue_id, note.first_sequence) == step.place and note.what in _SETTLED:
+        if (note.queue_id, note.first_sequence) == step.position and note.what in _SETTLED:
             return note.what.name.lower()
     return None
 
@@ -168,11 +173,11 @@ def _client(note: Note, names: Names) -> Row:
         "what": note.what.name.lower(),
         **note.client._asdict(),
         "consumer_tag": note.consumer_tag or None,
-        **_place(QueuePlace(note.queue_id, note.first_sequence), names),
+        **_place(QueuePosition(note.queue_id, note.first_sequence), names),
     }
 
 
-def _place(place: QueuePlace, names: Names) -> Row:
+def _place(place: QueuePosition, names: Names) -> Row:
     name = names(place.queue_id)
     return {
         "vhost": name.vhost,

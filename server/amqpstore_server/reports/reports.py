@@ -44,7 +44,7 @@ class RecoveredQueue(msgspec.Struct):
     unreadable: int = 0
 
 
-class DamagedPlace(msgspec.Struct):
+class DamagedRange(msgspec.Struct):
     """A place in a file that could not be used."""
 
     path: str = ""
@@ -83,7 +83,7 @@ class RecoveryContent(msgspec.Struct):
     queues: list[RecoveredQueue] = []
     set_aside: list[SetAsideQueue] = []
     in_doubt: list[DoubtfulBranch] = []
-    damage: list[DamagedPlace] = []
+    damage: list[DamagedRange] = []
     unknown_files: list[str] = []
     passed_over: str = ""
 

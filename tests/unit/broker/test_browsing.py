@@ -304,12 +304,12 @@ def test_a_message_that_cannot_be_read_is_shown_as_such_and_stays(
     stored = broker.store.stored
     read_back = stored.reader.read_back
 
-    def damaged(run: Run, skipped: int, count: int, *, in_parts: bool = False) -> Any:
+    def damaged(run: Run, skipped: int, count: int, *, in_chunks: bool = False) -> Any:
         if run.first_sequence + skipped == 2:
             return MessageDamagedError(2, "for this test")
         if run.first_sequence + skipped < 2:
             count = min(count, 2 - run.first_sequence - skipped)
-        return read_back(run, skipped, count, in_parts=in_parts)
+        return read_back(run, skipped, count, in_chunks=in_chunks)
 
     monkeypatch.setattr(stored.reader, "read_back", damaged)
     rows = operator.page("orders")["messages"]

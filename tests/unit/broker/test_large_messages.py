@@ -14,7 +14,7 @@ from tests.unit.broker.simulated import Client
 
 LARGE = "large " * 2000
 PARTS = 12
-LIMITS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_part_bytes=1000)
+LIMITS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_chunk_bytes=1000)
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ def test_one_that_moves_to_another_queue_is_read_in_parts(
     else:
         reject_until(client.channel, 0, requeue=False)
     for turn in range(PARTS - 1):
-        assert queue.leaving
+        assert queue.pending_moves
         other.publish("", "q", str(turn))
         simulated.broker.pumping.pump()
     simulated.settle()
-    assert not queue.leaving
+    assert not queue.pending_moves
     assert simulated.ready(to) == [LARGE]
 
 

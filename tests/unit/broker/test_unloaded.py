@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amqpstore_server.broker.errors import PreconditionFailedError
-from amqpstore_server.broker.queues.leaving import Leaving
+from amqpstore_server.broker.queues.pending_moves import PendingMoves
 from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from amqpstore_tools.simulation.memory_files import MemoryFile
 from tests.simulated_broker import OPTIONS, SimulatedBroker, ack_until, reject_until
@@ -60,7 +60,7 @@ def test_only_so_much_is_read_before_the_others_have_their_turn(
 ) -> None:
     client = holding(simulated)
     reject_until(client.channel, 0, requeue=False)
-    assert simulated.vhost.queue("q").leaving
+    assert simulated.vhost.queue("q").pending_moves
     # And no more than the disk takes.
     simulated.services.moves.limits = BROKER_LIMITS._replace(max_pending_bytes=1 << 20)
     pending = simulated.store.log.pending_bytes
@@ -200,11 +200,11 @@ def test_a_full_disk_has_them_stay(simulated: SimulatedBroker) -> None:
     assert simulated.ready("q") == BODIES
 
 
-def half_way(simulated: SimulatedBroker, client: Client) -> Leaving:
+def half_way(simulated: SimulatedBroker, client: Client) -> PendingMoves:
     """Some are dead letters, and the others are on their way."""
     client.channel.cancel("c")
     reject_until(client.channel, 0, requeue=False)
-    leaving = simulated.vhost.queue("q").leaving
+    leaving = simulated.vhost.queue("q").pending_moves
     assert leaving
     return leaving
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from amqpstore_tools.check import steps
 from amqpstore_tools.check.executor import CheckSteps
-from amqpstore_tools.check.parts import (
+from amqpstore_tools.check.jobs import (
     Compared,
     CompareJob,
     IndexJob,
     IndexResult,
     Key,
     Known,
-    LivePart,
+    LiveSlice,
     Range,
     Read,
     ReadJob,
@@ -43,7 +43,7 @@ class _Shuffled:
         self._stores = stores
         self._rng = rng
         self._read: dict[Key, Read] = {}
-        self._live: dict[Key, list[LivePart]] = {}
+        self._live: dict[Key, list[LiveSlice]] = {}
 
     def read(self, jobs: Sequence[ReadJob]) -> Iterator[tuple[int, Summary]]:
         for job in self._rng.sample(jobs, len(jobs)):

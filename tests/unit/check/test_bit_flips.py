@@ -47,7 +47,7 @@ def segments(directory: str) -> list[int]:
 def test_a_flipped_bit_of_a_record_file_is_found(whole: str, tmp_path: object, seed: int) -> None:
     copy = os.path.join(str(tmp_path), "copy")
     rng = random.Random(seed)
-    parts = part_bytes(whole)
+    parts = chunk_bytes(whole)
     for _ in range(15):
         link_store(whole, copy)
         name = rng.choice(sorted(parts))
@@ -86,7 +86,7 @@ def is_found(directory: str) -> bool:
         return True
 
 
-def part_bytes(directory: str) -> dict[str, int]:
+def chunk_bytes(directory: str) -> dict[str, int]:
     """Return how many bytes of the marker, of each segment and each index file are part of the
     store."""
     rows = rows_of(directory)

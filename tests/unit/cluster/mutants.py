@@ -328,7 +328,7 @@ def keeps_silent_when_it_stops(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_a_dead_follower(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leader, "_has_to_leave", lambda *_: False)
+    patch.setattr(Leader, "_reason_to_drop", lambda *_: False)
 
 
 def pair(*mutants: Mutant) -> Mutant:

@@ -39,10 +39,10 @@ from amqpstore_server.cluster.frames import (
     Definition,
     DefinitionsSnapshot,
     Frame,
+    Goodbye,
     HeldBatch,
     Hello,
     Join,
-    Leave,
     Promise,
     Ready,
     Refused,
@@ -55,7 +55,7 @@ from amqpstore_server.cluster.frames import (
 )
 
 AT = ReplicaPosition(3, 77)
-ADDED: tuple[Frame, ...] = (Claim(7, AT), Leave(3))
+ADDED: tuple[Frame, ...] = (Claim(7, AT), Goodbye(3))
 """What version 2 has and version 1 has not: sent only to a leader that says that it takes it."""
 FROM_FOLLOWER: tuple[Frame, ...] = (
     Hello("a1", "i1", "store", 1, 3, (HeldBatch(AT, 0xFFFFFFFF), HeldBatch(START, 0))),

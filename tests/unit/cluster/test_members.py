@@ -12,7 +12,7 @@ from amqpstore_server.cluster.frames import Beat, Frame, Hello, ShippedBatch, We
 from amqpstore_server.cluster.keys import IN_SYNC, LEADER, EtcdTransaction
 from amqpstore_server.cluster.member import Role
 from amqpstore_server.cluster.operations import forced_succession
-from amqpstore_server.cluster.progress import LeaveReason
+from amqpstore_server.cluster.progress import DropReason
 from amqpstore_tools.cluster.joining import _removal
 from amqpstore_tools.offline.exits import ToolError
 from tests.simulated_group.disk import LogEntry
@@ -136,7 +136,7 @@ def test_a_slow_follower_leaves_the_list_and_comes_back(group: Group) -> None:
     assert f"{slow.name} has left the in-sync list: it is slow" in reports(group)
     (leader,) = group.leaders
     group.run(TIMING.alive_every_s)
-    assert group.etcd.view().shown(leader.name)["left"] == {slow.name: LeaveReason.SLOW.value}
+    assert group.etcd.view().shown(leader.name)["left"] == {slow.name: DropReason.SLOW.value}
     before = len(group.invariants.confirms)
     group.run(10.0)
     assert len(group.invariants.confirms) > before + 50

@@ -109,7 +109,7 @@ def test_parts_joined_are_what_they_were_parts_of() -> None:
     whole = entries(5, 10)
     joined = no_entries()
     for start in range(0, 10, 3):
-        joined.extend(whole.part(start, start + 3))
+        joined.extend(whole.slice(start, start + 3))
     assert joined == whole
 
 

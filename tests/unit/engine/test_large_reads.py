@@ -13,7 +13,7 @@ LARGE = bytes(range(256)) * 40
 PARTS = 11
 """Calls that read LARGE, with the one that finds it."""
 
-LIMITS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_part_bytes=1024)
+LIMITS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_chunk_bytes=1024)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Disk:
 def attempts(store: Store, queue: Queue) -> tuple[int, list[bytes]]:
     """Take once it is there. Returns how many calls that took, and what was taken."""
     for count in range(1, 100):
-        found = store.take(queue, 1, in_parts=True)
+        found = store.take(queue, 1, in_chunks=True)
         if isinstance(found, Run):
             return count, bodies(found)
         assert isinstance(found, PartlyReadError)
@@ -50,7 +50,7 @@ def test_it_is_read_whole_for_whoever_does_not_ask(disk: Disk) -> None:
     store = disk.open()
     one = queue_named(store, "one")
     assert attempts(store, one) == (1, [b"before"])
-    assert isinstance(store.take(one, 1, in_parts=True), PartlyReadError)
+    assert isinstance(store.take(one, 1, in_chunks=True), PartlyReadError)
     found = store.take(one, 1)
     assert isinstance(found, Run)
     assert bodies(found) == [LARGE]
@@ -63,7 +63,7 @@ def test_as_many_are_read_at_a_time_as_memory_allows(disk: Disk) -> None:
     for queue in queues:
         assert attempts(store, queue) == (1, [b"before"])
     for _ in range(PARTS - 1):
-        found = [store.take(queue, 1, in_parts=True) for queue in queues]
+        found = [store.take(queue, 1, in_chunks=True) for queue in queues]
         assert all(isinstance(one, PartlyReadError) for one in found)
     assert attempts(store, queues[0]) == (1, [LARGE])
     assert attempts(store, queues[1]) == (1, [LARGE])
@@ -76,7 +76,7 @@ def test_what_nobody_asks_for_any_more_makes_room(disk: Disk) -> None:
     queues = [queue_named(store, name) for name in ("one", "two", "three")]
     for queue in queues:
         assert attempts(store, queue) == (1, [b"before"])
-        assert isinstance(store.take(queue, 1, in_parts=True), PartlyReadError)
+        assert isinstance(store.take(queue, 1, in_chunks=True), PartlyReadError)
     assert isinstance(disk.clock, SimulatedClock)
     disk.clock.advance(2000)
     assert store.read_again() == {}
@@ -89,11 +89,11 @@ def test_damage_is_told_as_if_it_were_read_whole(disk: Disk) -> None:
     store = disk.open()
     one = queue_named(store, "one")
     assert attempts(store, one) == (1, [b"before"])
-    assert isinstance(store.take(one, 1, in_parts=True), PartlyReadError)
+    assert isinstance(store.take(one, 1, in_chunks=True), PartlyReadError)
     disk.flip(1, disk.read(1).index(LARGE) + 9_000)
     found: object = None
     for _ in range(PARTS - 1):
-        found = store.take(one, 1, in_parts=True)
+        found = store.take(one, 1, in_chunks=True)
         assert not isinstance(found, Run)
     assert isinstance(found, MessageDamagedError)
     assert one.quarantined.count == 1
@@ -105,9 +105,9 @@ def test_a_queue_may_be_purged_while_its_message_is_read(disk: Disk) -> None:
     store = disk.open()
     one = queue_named(store, "one")
     assert attempts(store, one) == (1, [b"before"])
-    assert isinstance(store.take(one, 1, in_parts=True), PartlyReadError)
+    assert isinstance(store.take(one, 1, in_chunks=True), PartlyReadError)
     assert store.purge(one) == 2
-    assert store.take(one, 1, in_parts=True) is None
+    assert store.take(one, 1, in_chunks=True) is None
     store.close()
 
 

@@ -11,7 +11,7 @@ from amqpstore_tools.archive.archiving import archive
 from amqpstore_tools.archive.committing import Archive
 from amqpstore_tools.archive.events import PUBLISH
 from amqpstore_tools.archive.manifest import ArchiveManifest
-from amqpstore_tools.archive.writing import ArchivedPart, SegmentItem
+from amqpstore_tools.archive.writing import ArchiveResult, SegmentItem
 from amqpstore_tools.offline.contents import operation_name
 from amqpstore_tools.offline.image import StoreImage
 
@@ -25,8 +25,8 @@ Place = tuple[int, int]
 
 
 def here(
-    items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], ArchivedPart]
-) -> list[ArchivedPart]:
+    items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], ArchiveResult]
+) -> list[ArchiveResult]:
     """Two segments at a time."""
     return [write(items[start : start + 2]) for start in range(0, len(items), 2)]
 

@@ -32,7 +32,7 @@ async def test_a_place_is_free_when_the_answer_is_sent_or_is_small_after_all() -
     async with AsyncExitStack() as held:
         answer = LargeAnswer(places, held)
         await answer.take()
-        await answer.leave()
+        await answer.release()
         assert places.value == 1
         await answer.take()
         assert places.value == 0

@@ -15,7 +15,7 @@ from amqpstore_tools.check.engine import check
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.restoring import restore
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.places import require_store
+from amqpstore_tools.offline.locations import require_store
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.errors import NothingToUndoError
 from amqpstore_tools.repair.journal import State, repairs

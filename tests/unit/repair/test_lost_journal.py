@@ -10,7 +10,7 @@ import pytest
 from amqpstore import Envelope, Message, Options, Store, UnfinishedRepairError
 from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
-from amqpstore_tools.offline.places import require_store
+from amqpstore_tools.offline.locations import require_store
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.errors import BadJournalError
 from amqpstore_tools.repair.imaging import RemainingImage

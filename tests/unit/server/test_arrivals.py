@@ -156,6 +156,6 @@ def test_newcomers_wait_for_those_that_leave_for_a_time_at_most(
     arrive_behind(sockets, 50, order)
     assert order[-1] == "newcomer"
     assert len(order) < 50
-    while sockets._leaving:
+    while sockets._closing:
         sockets.read(0.0)
     assert order.count("end") == 50

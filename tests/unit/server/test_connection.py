@@ -484,7 +484,7 @@ def test_another_channel_counts_and_purges_what_was_acked_before(
 
 
 LARGE = bytes(12_000)
-SMALL_PARTS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_part_bytes=1000)
+SMALL_PARTS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_chunk_bytes=1000)
 
 
 @pytest.fixture

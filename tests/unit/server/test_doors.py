@@ -82,8 +82,8 @@ def test_who_leaves_makes_room() -> None:
     for visitor in visitors:
         assert visitor is not None
         visitor.identified()
-        visitor.leave()
-        visitor.leave()
+        visitor.disconnected()
+        visitor.disconnected()
     assert street.enter("e") is not None
     assert (len(street.doors.visitors), len(street.doors.strangers)) == (1, 1)
 
@@ -113,8 +113,8 @@ def test_who_leaves_makes_room_once() -> None:
     visitor = street.enter("one")
     assert visitor is not None
     visitor.logged_in()
-    visitor.leave()
-    visitor.leave()
+    visitor.disconnected()
+    visitor.disconnected()
     street.log_in("two")
     assert street.enter("three") is None
 
@@ -140,7 +140,7 @@ def test_whose_login_was_wrong_gives_way_again() -> None:
     assert street.enter("e") is not None
     assert street.turned_away == ["a"]
     assert visitor is not None
-    visitor.leave()
+    visitor.disconnected()
     visitor.refused()
     assert len(street.doors.visitors) == 3
 

@@ -11,7 +11,7 @@ MAX_BUFFERS = 1024
 def filled(parts: list[bytes]) -> Outbox:
     outbox = Outbox(lambda: None)
     outbox.begin()
-    outbox.parts += parts
+    outbox.chunks += parts
     outbox.byte_count += sum(map(len, parts))
     return outbox
 

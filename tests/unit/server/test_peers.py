@@ -44,7 +44,7 @@ def test_many_addresses_of_one_network_are_one_peer_at_the_doors() -> None:
         last = visitor
     assert doors.enter(address(3), NamedGuest(), 0.0) is None
     assert doors.enter(OTHER, NamedGuest(), 0.0) is not None
-    last.leave()
+    last.disconnected()
     assert doors.enter(address(3), NamedGuest(), 0.0) is not None
 
 

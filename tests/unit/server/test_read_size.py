@@ -8,7 +8,7 @@ import pytest
 
 import amqpstore_server.loop.read_size
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS
-from amqpstore_server.loop.read_size import ReadSize, part_of
+from amqpstore_server.loop.read_size import ReadSize, first_chunk_bytes
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import method_frame
 
@@ -165,14 +165,14 @@ def frames(body: bytes, count: int) -> bytes:
 
 @pytest.mark.parametrize(("count", "body_bytes"), [(1000, 60), (300, 2000), (1, 512 << 10)])
 def test_a_read_of_ordinary_messages_is_handled_whole(count: int, body_bytes: int) -> None:
-    assert part_of(frames(b"x" * body_bytes, count), LOOP_LIMITS) == 0
+    assert first_chunk_bytes(frames(b"x" * body_bytes, count), LOOP_LIMITS) == 0
 
 
 def test_a_read_of_very_many_messages_is_handled_in_parts() -> None:
     size = len(frames(b"", 1))
     left = frames(b"", 20_000)
     parts = []
-    while part := part_of(left, LOOP_LIMITS):
+    while part := first_chunk_bytes(left, LOOP_LIMITS):
         parts.append(part // size)
         left = left[part:]
     assert len(left) // size <= 6200
@@ -213,7 +213,7 @@ def test_a_part_has_few_frames_wherever_in_a_read_they_are(
     start = 0
     handled = []
     while start < len(read):
-        end = start + (part_of(read[start:], LOOP_LIMITS) or len(read) - start)
+        end = start + (first_chunk_bytes(read[start:], LOOP_LIMITS) or len(read) - start)
         handled.append(bisect_right(ends, end) - bisect_right(ends, start))
         start = end
     assert sum(handled) == len(ends)

@@ -22,7 +22,7 @@ def test_each_live_key_is_applied_by_one_part(tmp_path: Path) -> None:
             app = App(Config(data=data), store, None)
             app.committer.stop()
             app.sockets.close()
-            return app.reloader.parts
+            return app.reloader.reloadables
 
     keys = [name for part in trio.run(parts) for name in part.keys]
     assert sorted(keys) == sorted(name for name, key in KEYS.items() if key.is_live)

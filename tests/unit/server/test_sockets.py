@@ -347,7 +347,7 @@ def test_a_wait_ends_when_those_who_are_costly_have_rested(
         client.close()
 
 
-class Leaving(Reading):
+class PendingMoves(Reading):
     """A client that has closed its side; it is gone when that was read."""
 
     def __init__(self, sockets: Sockets, order: list[str], sent: bytes = b"") -> None:
@@ -367,7 +367,7 @@ def test_a_crowd_that_leaves_leaves_the_others_their_turn(sockets: Sockets) -> N
     """Whoever was there first is not read first, and each of the crowd is read at last."""
     order: list[str] = []
     for _ in range(50):
-        Leaving(sockets, order)
+        PendingMoves(sockets, order)
     stays = Reading(sockets, order, "stays")
 
     async def main() -> None:
@@ -392,7 +392,7 @@ def test_a_thread_may_wake_those_that_are_closed() -> None:
 
 def test_what_a_client_sent_before_it_closed_its_side_is_read(sockets: Sockets) -> None:
     order: list[str] = []
-    Leaving(sockets, order, b"abc")
+    PendingMoves(sockets, order, b"abc")
     for _ in range(4):
         sockets.read(0.0)
     assert order == ["last words"] * 3 + ["left"]

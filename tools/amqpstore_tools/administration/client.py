@@ -40,7 +40,7 @@ from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.logins.users import Users
 from amqpstore_server.reports.recovery_reports import keep_report
 from amqpstore_tools.offline.exits import NotFoundError, ToolError
-from amqpstore_tools.offline.places import require_store
+from amqpstore_tools.offline.locations import require_store
 from amqpstore_tools.offline.short_log import refuse_short_log
 
 _CONNECT_S = 5.0

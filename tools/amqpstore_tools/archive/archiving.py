@@ -17,7 +17,7 @@ from amqpstore_tools.archive.manifest import ArchiveManifest
 from amqpstore_tools.archive.planning import ArchivePlan, plan
 from amqpstore_tools.archive.writing import (
     ArchiveContext,
-    ArchivedPart,
+    ArchiveResult,
     SegmentItem,
     write,
     write_table,
@@ -31,7 +31,8 @@ _BEHIND_ALL = (1 << 32) - 1
 """Stands for a segment's number, so that these files sort last."""
 
 Spread = Callable[
-    [Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], ArchivedPart]], Iterable[ArchivedPart]
+    [Sequence[SegmentItem], Callable[[Iterable[SegmentItem]], ArchiveResult]],
+    Iterable[ArchiveResult],
 ]
 """Writes groups of neighbouring items, on any machine. Returns the result of each group."""
 
@@ -83,7 +84,7 @@ def _open(directory: str, out: str) -> StoreImage:
 
 def _manifest(
     planned: ArchivePlan,
-    written: Sequence[ArchivedPart],
+    written: Sequence[ArchiveResult],
     missing: int,
     deleted: list[int],
     staging: str,
@@ -118,7 +119,7 @@ class _FoundOut:
     def __init__(self, staging: str, planned: ArchivePlan) -> None:
         self._staging = staging
         self._planned = planned
-        self.written = ArchivedPart()
+        self.written = ArchiveResult()
         self.queue_ids: list[int] = []
 
     def deleted(self, queue_ids: list[int]) -> None:

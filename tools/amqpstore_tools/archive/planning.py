@@ -134,7 +134,7 @@ def _held(
 def _from(run: LiveRun, position: int) -> LiveRun:
     """Return the part of a run from a position on."""
     skipped = min(max(position - run.first_sequence, 0), run.size)
-    return run.part(run.first_id + skipped, run.end_id)
+    return run.slice(run.first_id + skipped, run.end_id)
 
 
 def _first_time(image: StoreImage, log: Sequence[SegmentItem]) -> int:

@@ -62,7 +62,7 @@ class ArchiveContext:
 
 
 @dataclass
-class ArchivedPart:
+class ArchiveResult:
     """The result of a task: what it has written and found; see `manifest.Manifest`."""
 
     files: list[FileEntry] = field(default_factory=list)
@@ -73,7 +73,7 @@ class ArchivedPart:
     unreadable: int = 0
 
 
-def write(shared: ArchiveContext, items: Iterable[SegmentItem]) -> ArchivedPart:
+def write(shared: ArchiveContext, items: Iterable[SegmentItem]) -> ArchiveResult:
     """Write the events of some segments, in the order of the log. Raises: OSError."""
     writer = _Writer(shared)
     for item in items:
@@ -84,7 +84,7 @@ def write(shared: ArchiveContext, items: Iterable[SegmentItem]) -> ArchivedPart:
 class _Writer:
     def __init__(self, shared: ArchiveContext) -> None:
         self._shared = shared
-        self._out = ArchivedPart()
+        self._out = ArchiveResult()
         self._pending: dict[Key, list[pa.Table]] = {}
         self._bytes = 0
         self._first_segment = 0
@@ -119,7 +119,7 @@ class _Writer:
             self._take(collector, scanner.heads)
             self._out.damaged += len(scanner.gaps)
 
-    def end(self) -> ArchivedPart:
+    def end(self) -> ArchiveResult:
         self._flush()
         return self._out
 

@@ -3,7 +3,7 @@
 Every fault becomes a finding, never an exception. FINDINGS.md has the codes.
 
 - `engine`: the whole check, from the marker to the last reference, as steps over parts.
-- `store`: the steps before segments are read; `parts`: arguments and results of each step.
+- `store`: the steps before segments are read; `jobs`: arguments and results of each step.
 - `steps`: the steps, each over one part; `executor`: runs them, in this process or on a cluster.
 - `reading`: files on a failing disk; `catalog`: the catalog, row by row.
 - `scanning`, `segments`: every record of every segment; `history`: the log as a whole;

@@ -27,10 +27,9 @@ from amqpstore.system.filenames import INDEX, SEGMENTS, index_key
 from amqpstore_tools.check.catalog import FILE
 from amqpstore_tools.check.executor import Executor, ProcessExecutor
 from amqpstore_tools.check.findings import Findings
-from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogPlace, check_position
+from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogState, check_position
 from amqpstore_tools.check.index import IndexChecker, in_order
-from amqpstore_tools.check.offset_tables import OffsetTableChecker
-from amqpstore_tools.check.parts import (
+from amqpstore_tools.check.jobs import (
     Compared,
     CompareJob,
     IndexJob,
@@ -41,6 +40,7 @@ from amqpstore_tools.check.parts import (
     StoreContext,
     Summary,
 )
+from amqpstore_tools.check.offset_tables import OffsetTableChecker
 from amqpstore_tools.check.prepared import Holdings, check_prepared
 from amqpstore_tools.check.references import ReferenceChecker
 from amqpstore_tools.check.segments import CheckedSegment, segment_name
@@ -161,7 +161,7 @@ class StoreCheck(PreparedStore):
         self.compared: dict[int, Compared] = {}
         self.history = LogHistory()
         self._segments: dict[int, CheckedSegment] = {}
-        self._places: dict[int, LogPlace] = {}
+        self._places: dict[int, LogState] = {}
         self._fresh: dict[int, list[Operation]] = {}
         self._ranges: dict[int, Range] = {}
         self._is_whole = True

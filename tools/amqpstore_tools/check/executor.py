@@ -14,7 +14,7 @@ from amqpstore_tools.check import steps
 from amqpstore_tools.check.findings import Findings
 from amqpstore_tools.check.history import LogChecker
 from amqpstore_tools.check.index import Live
-from amqpstore_tools.check.parts import (
+from amqpstore_tools.check.jobs import (
     Compared,
     CompareJob,
     IndexJob,

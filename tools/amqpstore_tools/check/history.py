@@ -71,7 +71,7 @@ class LogHistory:
         return count
 
 
-class LogPlace(NamedTuple):
+class LogState(NamedTuple):
     """The state before a place in the log: the highest LSN and id, whether any of it `is_behind`
     the checkpoint position, and the next sequence of queues by id.
     """
@@ -105,7 +105,7 @@ class LogChecker:
         self._is_behind = False
         self.history = LogHistory()
 
-    def resume(self, place: LogPlace) -> None:
+    def resume(self, place: LogState) -> None:
         """Continue at another place in the log, with an empty history."""
         self._lsn, self._message_id, self._is_behind = place[:3]
         self.history = LogHistory(dict(place.next_sequences))
@@ -115,11 +115,11 @@ class LogChecker:
         self._findings = findings
         self.history = LogHistory(self.history.next_sequences)
 
-    def place(self) -> LogPlace:
+    def place(self) -> LogState:
         """Return the current place."""
-        return LogPlace(self._lsn, self._message_id, self._is_behind, self.history.next_sequences)
+        return LogState(self._lsn, self._message_id, self._is_behind, self.history.next_sequences)
 
-    def joined(self, before: LogPlace, after: LogPlace) -> LogPlace:
+    def joined(self, before: LogState, after: LogState) -> LogState:
         """Combine the state before a place with the result of a segment that was checked without
         that state.
         """
@@ -130,7 +130,7 @@ class LogChecker:
             # From the checkpoint position on the catalog has the next sequences, whatever came
             # before.
             known |= {queue_id: after.next_sequences[queue_id] for queue_id in self._heads}
-        return LogPlace(
+        return LogState(
             max(before.lsn, after.lsn),
             max(before.message_id, after.message_id),
             before.is_behind or after.is_behind,

@@ -12,7 +12,7 @@ from amqpstore.evidence.present_numbers import PresentNumbers
 from amqpstore.format.records import Operation
 from amqpstore.system.files import Files
 from amqpstore_tools.check.findings import Findings
-from amqpstore_tools.check.parts import Summary
+from amqpstore_tools.check.jobs import Summary
 
 
 def read_log(

@@ -16,29 +16,29 @@ from amqpstore.catalog import tables
 from amqpstore.evidence.present_numbers import PresentNumbers
 from amqpstore.log.segment_accounts import SegmentAccount
 from amqpstore_tools.check.findings import Finding, Findings
-from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogPlace
+from amqpstore_tools.check.history import Fresh, LogChecker, LogHistory, LogState
 from amqpstore_tools.check.index import IndexChecker, Live
-from amqpstore_tools.check.offset_tables import OffsetTableChecker
-from amqpstore_tools.check.parts import (
+from amqpstore_tools.check.jobs import (
     Compared,
     CompareJob,
     IndexJob,
     IndexResult,
     Known,
-    LivePart,
+    LiveSlice,
     Range,
     Read,
     ReadJob,
     StoreContext,
     Summary,
 )
+from amqpstore_tools.check.offset_tables import OffsetTableChecker
 from amqpstore_tools.check.prepared import Holdings
 from amqpstore_tools.check.references import ReferenceChecker
 from amqpstore_tools.check.scanning import Scanned, ScannedBatch
 from amqpstore_tools.check.segments import CheckedSegment, SegmentReader
 from amqpstore_tools.check.store import measure_of
 
-NOTHING_BEFORE = LogPlace(0, 0, False, {})
+NOTHING_BEFORE = LogState(0, 0, False, {})
 
 
 def read(shared: StoreContext, job: ReadJob) -> Read:
@@ -132,11 +132,11 @@ def read_index(
     return out, live_messages
 
 
-def by_account(shared: StoreContext, found: Sequence[Live]) -> list[tuple[int, LivePart]]:
+def by_account(shared: StoreContext, found: Sequence[Live]) -> list[tuple[int, LiveSlice]]:
     """Split live messages by the segments whose accounts have them."""
     accounts = _Ranges(shared.ranges)
     return [
-        (number, LivePart(in_ids(live), _part(live, first, end)))
+        (number, LiveSlice(in_ids(live), _part(live, first, end)))
         for live in found
         for number, first, end in accounts.of(live.first_id, live.end_id)
     ]
@@ -147,7 +147,7 @@ def in_ids(live: Live) -> tuple[int, int, int]:
     return live.first_id, live.queue_id, live.first_sequence
 
 
-def in_order(parts: Iterable[LivePart]) -> list[Live]:
+def in_order(parts: Iterable[LiveSlice]) -> list[Live]:
     """Return the live messages of parts that come in any order."""
     return [one.live for one in sorted(parts, key=attrgetter("order"))]
 

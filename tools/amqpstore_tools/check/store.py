@@ -63,8 +63,8 @@ from amqpstore_tools.check.reading import StoreFile
 from amqpstore_tools.check.segments import copied_from, segment_name
 from amqpstore_tools.copying.manifest import MANIFEST
 from amqpstore_tools.offline.foreign_files import find_foreign
+from amqpstore_tools.offline.locations import require_directory
 from amqpstore_tools.offline.locks import shared_lock
-from amqpstore_tools.offline.places import require_directory
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import name_of
 from amqpstore_tools.offline.reading import ReadOnlyFiles

@@ -24,9 +24,9 @@ from amqpstore.system.ownership import ROOT, owner_in
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.inventory import Inventory, Part
 from amqpstore_tools.copying.manifest import CopyManifest, Listed
+from amqpstore_tools.offline.locations import require_directory
 from amqpstore_tools.offline.locks import shared_lock_if_free
 from amqpstore_tools.offline.pinning import CANNOT_LINK, PinnedFile
-from amqpstore_tools.offline.places import require_directory
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot
 

@@ -32,8 +32,8 @@ from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest
 from amqpstore_tools.copying.swapping import replace
 from amqpstore_tools.copying.target import INCOMPLETE, names_in
+from amqpstore_tools.offline.locations import has_marker
 from amqpstore_tools.offline.locks import exclusive_lock
-from amqpstore_tools.offline.places import has_marker
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 

@@ -12,7 +12,7 @@ from amqpstore.system.files import naming
 from amqpstore_tools.drill.page import page
 from amqpstore_tools.drill.verdict import INVARIANTS, NAMED, Account, Verdict
 from amqpstore_tools.offline import terminal
-from amqpstore_tools.offline.reports import is_data_directory, leave_drill_report
+from amqpstore_tools.offline.reports import is_data_directory, write_drill_report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +95,7 @@ def write(accounts: Sequence[Account], path: str) -> list[str]:
     Returns the names of what is written. Raises: OSError.
     """
     if is_data_directory(path):
-        return [leave_drill_report(path, as_json(accounts))]
+        return [write_drill_report(path, as_json(accounts))]
     written = {f"{path}.json": as_json(accounts), f"{path}.html": page(accounts)}
     for name, text in written.items():
         with naming(name), open(name, "w", encoding="utf-8") as file:

@@ -30,7 +30,7 @@ def body_of(seed: str, batch: int, place: int) -> bytes:
     return b"%d.%d " % (batch, place) + rng.randbytes(rng.choice([0, 100, 3000]))
 
 
-def place_of(body: bytes) -> tuple[int, int] | None:
+def indexes_of(body: bytes) -> tuple[int, int] | None:
     """Return the batch and the place in a body; None if it has none."""
     batch, _, place = body.partition(b" ")[0].partition(b".")
     return (int(batch), int(place)) if batch.isdigit() and place.isdigit() else None

@@ -11,7 +11,7 @@
   `short_log`: whether the log is, so that the store must not be changed;
   `foreign_files`: what belongs to another user, so that the owner of the store may not open it;
   `provenance`: where a message came from, and what became of it.
-- `reports`: what a tool leaves in the data directory of a broker, for its pages; `places`: where
+- `reports`: what a tool leaves in the data directory of a broker, for its pages; `locations`: where
   else a tool may write, and how on a full disk; `output`: the file that a user named.
 - `progress`, `exits`, `json_output`, `terminal`, `times`: the command line of all these tools.
 """

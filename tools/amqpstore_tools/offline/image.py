@@ -43,9 +43,9 @@ from amqpstore.system.files import Files
 from amqpstore_tools.offline.catalog import CatalogImage, may_be_plain
 from amqpstore_tools.offline.contents import StoredMessage, TransactionImage
 from amqpstore_tools.offline.listing import Listing
+from amqpstore_tools.offline.locations import require_directory
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.offline.messages import by_range, read_messages
-from amqpstore_tools.offline.places import require_directory
 from amqpstore_tools.offline.prepared import PreparedImage, prepared_of
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import Entry, QueueImage

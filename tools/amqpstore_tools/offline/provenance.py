@@ -6,7 +6,7 @@ from typing import Any
 
 from amqpstore.provenance.log_reading import LogReading
 from amqpstore.provenance.provenance import ProvenanceReader
-from amqpstore.provenance.trails import QueuePlace
+from amqpstore.provenance.trails import QueuePosition
 from amqpstore_server.reports.message_trail import (
     UNKNOWN,
     Names,
@@ -24,7 +24,7 @@ def provenance(image: StoreImage, message_id: int) -> dict[str, Any]:
     Raises: OSError.
     """
     name_of = _names(image)
-    places = [QueuePlace(queue.id, entry.sequence) for queue, entry in image.holders(message_id)]
+    places = [QueuePosition(queue.id, entry.sequence) for queue, entry in image.holders(message_id)]
     found = _reader(image, name_of).of_message(message_id, places)
     return trail_answer(found, name_of, properties_of)
 
@@ -34,7 +34,7 @@ def id_in_log(image: StoreImage, queue_id: int, sequence: int) -> int:
 
     Raises: OSError.
     """
-    found = _reader(image, _names(image)).of_place(QueuePlace(queue_id, sequence))
+    found = _reader(image, _names(image)).of_position(QueuePosition(queue_id, sequence))
     return found.trails[0].id if found.trails else 0
 
 

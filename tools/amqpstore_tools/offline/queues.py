@@ -159,10 +159,10 @@ class QueueImage:
                 if first > sequences[-1]:
                     break
                 if kept := bisect_left(sequences, first, start) - start:
-                    yield block.part(start, start + kept)
+                    yield block.slice(start, start + kept)
                 start = max(start, bisect_left(sequences, end))
             if start < len(sequences):
-                yield block.part(start, len(sequences)) if start else block
+                yield block.slice(start, len(sequences)) if start else block
 
     def entries(self) -> Iterator[Entry]:
         """Yield its live messages one by one, ascending in sequence. Raises: OSError."""

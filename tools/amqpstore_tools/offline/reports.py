@@ -14,6 +14,6 @@ def is_data_directory(path: str) -> bool:
     return os.path.isfile(os.path.join(path, MARKER))
 
 
-def leave_drill_report(directory: str, content: str) -> str:
+def write_drill_report(directory: str, content: str) -> str:
     """Leave what a drill found, as JSON. Returns the path. Raises: OSError."""
     return write_report(directory, "drill", datetime.now(UTC), content)

@@ -16,8 +16,8 @@ from contextlib import ExitStack
 from amqpstore.errors import DamageError
 from amqpstore.system.filenames import INDEX, QUARANTINE, SEGMENTS, TRAILS
 from amqpstore_tools.offline.instant import at_one_instant, copy_catalog
+from amqpstore_tools.offline.locations import temporary_directory
 from amqpstore_tools.offline.pinning import PinnedFiles
-from amqpstore_tools.offline.places import temporary_directory
 
 
 class Snapshot:

@@ -14,8 +14,8 @@ from amqpstore.system.files import NotAFileError, OsFiles
 from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.findings import Severity
 from amqpstore_tools.check.store import Checked
+from amqpstore_tools.offline.locations import require_directory
 from amqpstore_tools.offline.locks import directory_lock, exclusive_lock
-from amqpstore_tools.offline.places import require_directory
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.repair.build import Builder, build_marker
 from amqpstore_tools.repair.errors import (

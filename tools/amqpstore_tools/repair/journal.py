@@ -291,7 +291,7 @@ def _check_names(path: str, names: Iterable[str]) -> None:
             raise BadJournalError(path, f"{name!r} is not the name of a file in a store")
 
 
-class _PlanPart(msgspec.Struct):
+class _PlannedFiles(msgspec.Struct):
     """The part of a repair's plan that is about its files: see `RepairPlan`."""
 
     store_id: str
@@ -311,7 +311,7 @@ def _by_plan(repair: Repair) -> Journal:
     try:
         with open(open_regular(path), "rb") as file:
             content = json.loads(file.read())
-        plan = msgspec.convert(content, _PlanPart)
+        plan = msgspec.convert(content, _PlannedFiles)
     except (OSError, ValueError, RecursionError) as error:
         raise BadJournalError(os.path.join(repair.path, REPAIR_JOURNAL), str(error)) from None
     _check_names(path, plan.moves)

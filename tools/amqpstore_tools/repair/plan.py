@@ -30,7 +30,7 @@ from amqpstore_tools.check.findings import CODES, Finding, Severity
 from amqpstore_tools.check.segments import segment_name
 from amqpstore_tools.check.store import Checked, ReadableStore, named, queue_name
 from amqpstore_tools.offline.foreign_files import find_foreign
-from amqpstore_tools.offline.places import require_directory
+from amqpstore_tools.offline.locations import require_directory
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.repair.errors import BadPlanError, ForeignFilesError, UnknownStoreError

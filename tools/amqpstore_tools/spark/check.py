@@ -17,7 +17,7 @@ from pyspark import RDD, StorageLevel
 from amqpstore.catalog.shapes import Rows
 from amqpstore_tools.check import steps
 from amqpstore_tools.check.executor import CheckSteps
-from amqpstore_tools.check.parts import (
+from amqpstore_tools.check.jobs import (
     ONE_BY_ONE,
     Compared,
     CompareJob,
@@ -25,7 +25,7 @@ from amqpstore_tools.check.parts import (
     IndexResult,
     Key,
     Known,
-    LivePart,
+    LiveSlice,
     Range,
     Read,
     ReadJob,
@@ -44,7 +44,7 @@ _MAX_BROADCAST = 8_000_000
 
 One = TypeVar("One")
 
-LiveParts = dict[Key, list[LivePart]]
+LiveSlices = dict[Key, list[LiveSlice]]
 
 
 class SparkExecutor:
@@ -117,12 +117,12 @@ class _Steps:
     ) -> list[IndexResult]:
         shared, gone = self._shared, self._cluster.broadcast(dict(removed))
 
-        def work(job: IndexJob) -> tuple[IndexResult, list[tuple[int, LivePart]]]:
+        def work(job: IndexJob) -> tuple[IndexResult, list[tuple[int, LiveSlice]]]:
             result, live = steps.read_index(shared()[job.store], job, gone()[job.store])
             return result, steps.by_account(shared()[job.store], live)
 
         index = self._cluster.spread(jobs, lambda job: _INDEX_BYTES * len(job.files)).map(work)
-        self._live: LiveParts | RDD[tuple[Key, LivePart]]
+        self._live: LiveSlices | RDD[tuple[Key, LiveSlice]]
         tell = self._tell_of("index files")
         live = sum(state.live for job in jobs for _, state in job.files)
         if live <= self._most_broadcast:
@@ -145,7 +145,7 @@ class _Steps:
         told_jobs = self._cluster.broadcast(dict(jobs))
         told_known = self._cluster.broadcast(dict(known))
 
-        def compare(key: Key, one: Read, parts: Iterable[LivePart]) -> tuple[Key, Compared]:
+        def compare(key: Key, one: Read, parts: Iterable[LiveSlice]) -> tuple[Key, Compared]:
             store, number = key
             job = told_jobs()[store][number]
             live = steps.in_order(parts)
@@ -171,8 +171,8 @@ class _Steps:
         return by_bytes(self._tell, what, self._total)
 
 
-def _by_segment(found: Iterable[tuple[IndexResult, list[tuple[int, LivePart]]]]) -> LiveParts:
-    live: LiveParts = {}
+def _by_segment(found: Iterable[tuple[IndexResult, list[tuple[int, LiveSlice]]]]) -> LiveSlices:
+    live: LiveSlices = {}
     for result, parts in found:
         for number, part in parts:
             live.setdefault((result.store, number), []).append(part)

@@ -79,7 +79,7 @@ class ImageQueue:
             start = 0
             for contents in self._reader.read(entries.ids):
                 stop = start + len(contents.bodies)
-                yield columns_of(self.key, contents, entries.part(start, stop))
+                yield columns_of(self.key, contents, entries.slice(start, stop))
                 start = stop
 
 

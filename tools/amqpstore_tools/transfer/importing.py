@@ -35,8 +35,8 @@ from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.restoring import beside, keep_mode, take_place
 from amqpstore_tools.copying.target import FOLDERS
+from amqpstore_tools.offline.locations import require_store
 from amqpstore_tools.offline.locks import exclusive_lock
-from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.offline.queues import name_of
 from amqpstore_tools.offline.short_log import refuse_short_log
 from amqpstore_tools.transfer.lines import Line, MessageLine, QueueKey, QueueLine, TransferError

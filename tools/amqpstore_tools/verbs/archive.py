@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
-from amqpstore_tools.offline.places import require_outside
+from amqpstore_tools.offline.locations import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
 from amqpstore_tools.spark.engine import add_master
@@ -17,7 +17,7 @@ from amqpstore_tools.spark.requirements import require_spark
 
 if TYPE_CHECKING:
     from amqpstore_tools.archive.manifest import ArchiveManifest
-    from amqpstore_tools.archive.writing import ArchivedPart, SegmentItem
+    from amqpstore_tools.archive.writing import ArchiveResult, SegmentItem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +49,8 @@ def _archive(arguments: argparse.Namespace) -> None:
         started = time.monotonic()
 
         def spread(
-            items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], ArchivedPart]
-        ) -> list[ArchivedPart]:
+            items: Sequence[SegmentItem], write: Callable[[Iterable[SegmentItem]], ArchiveResult]
+        ) -> list[ArchiveResult]:
             return spark.by_group(
                 items, lambda item: item.size - item.start, write, show, "archiving"
             )

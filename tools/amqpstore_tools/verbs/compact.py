@@ -14,7 +14,7 @@ from amqpstore.system.files import FileType, type_of
 from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
-from amqpstore_tools.offline.places import require_store
+from amqpstore_tools.offline.locations import require_store
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.short_log import refuse_short_log
 from amqpstore_tools.offline.terminal import counted, say, size

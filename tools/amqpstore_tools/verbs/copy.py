@@ -18,7 +18,7 @@ from amqpstore_tools.copying.copier import CATALOG_PATH, CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError
 from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
-from amqpstore_tools.offline.places import require_outside
+from amqpstore_tools.offline.locations import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.terminal import counted, say, size

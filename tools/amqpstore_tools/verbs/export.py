@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from amqpstore_tools.offline.exits import DAMAGED, OK, UsageError, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.locations import require_outside
 from amqpstore_tools.offline.output import output_file
-from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.soundness import is_damaged
 from amqpstore_tools.offline.terminal import counted, say, size

@@ -11,9 +11,9 @@ from amqpstore_tools.check.findings import WHERE_EXPLAINED
 from amqpstore_tools.offline import terminal
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.locations import require_directory, require_outside, with_reserve
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.offline.output import output_file
-from amqpstore_tools.offline.places import require_directory, require_outside, with_reserve
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.repair.apply import apply_plan
 from amqpstore_tools.repair.journal import Repair

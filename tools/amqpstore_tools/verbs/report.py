@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.locations import require_outside
 from amqpstore_tools.offline.output import output_file
-from amqpstore_tools.offline.places import require_outside
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import say
 from amqpstore_tools.spark.engine import add_master

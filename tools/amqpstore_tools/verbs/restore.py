@@ -12,7 +12,7 @@ import msgspec
 from amqpstore_tools.copying.restoring import restore
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
-from amqpstore_tools.offline.places import with_reserve
+from amqpstore_tools.offline.locations import with_reserve
 from amqpstore_tools.offline.progress import progress_bar
 from amqpstore_tools.offline.terminal import counted, say, size
 

@@ -22,8 +22,8 @@ from amqpstore.system.filenames import CATALOG, MARKER
 from amqpstore.system.files import OsFiles
 from amqpstore_tools.offline.exits import add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
+from amqpstore_tools.offline.locations import require_store
 from amqpstore_tools.offline.locks import exclusive_lock
-from amqpstore_tools.offline.places import require_store
 from amqpstore_tools.offline.terminal import say
 
 Step = Callable[[str], None]

@@ -246,7 +246,7 @@ class Branches:
             self._fail(branch, XaStatus.RB_ROLLBACK)
         return branch.failure
 
-    def leave(self, channel: BranchChannel) -> None:
+    def channel_closed(self, channel: BranchChannel) -> None:
         """Roll back the unprepared branches in which a channel worked: it closes."""
         for branch in [one for one in self._branches.values() if channel in one.works]:
             branch.active.discard(channel)

@@ -253,21 +253,21 @@ class Channel:
         if self.firehose.is_on:
             self.firehose.delivered(self.origin, queue.name, run)
 
-    def get(self, queue: Queue, *, no_ack: bool, in_parts: bool = False) -> tuple[int, Run] | None:
+    def get(self, queue: Queue, *, no_ack: bool, in_chunks: bool = False) -> tuple[int, Run] | None:
         """Take one message, with its delivery tag; None if no message is ready.
 
-        Args: in_parts, as of `Backlog.take`.
+        Args: in_chunks, as of `Backlog.take`.
         """
         queue.fetched_from()
-        return self.fetch(queue, no_ack=no_ack, in_parts=in_parts)
+        return self.fetch(queue, no_ack=no_ack, in_chunks=in_chunks)
 
     def fetch(
-        self, queue: Queue, *, no_ack: bool, in_parts: bool = False
+        self, queue: Queue, *, no_ack: bool, in_chunks: bool = False
     ) -> tuple[int, Run] | None:
         """Take one message as `get` does, for a get that waited: the queue has already expired what
         is due.
         """
-        taken = queue.backlog.take(1, acked=no_ack, in_parts=in_parts)
+        taken = queue.backlog.take(1, acked=no_ack, in_chunks=in_chunks)
         if taken is None:
             return None
         if queue.consumers:
@@ -365,7 +365,7 @@ class Channel:
         self._consumer_events.deleted(*consumers)
         self.vhost.remove_consumers(consumers)
         if self._mode is ChannelMode.DTX:
-            self.vhost.branches.leave(self)
+            self.vhost.branches.channel_closed(self)
         deliveries = self._unacked.take_all()
         if self.transaction is not None:
             deliveries += self.transaction.rollback()

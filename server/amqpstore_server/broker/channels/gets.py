@@ -46,7 +46,7 @@ class Gets:
         """
         if not self._line and not wait_ms and not queue.waiting:
             queue.backlog.is_reading = False
-            fetched = self.channel.get(queue, no_ack=no_ack, in_parts=True)
+            fetched = self.channel.get(queue, no_ack=no_ack, in_chunks=True)
             if fetched is None and queue.backlog.is_reading:
                 return False
             self._answer(queue, fetched)
@@ -69,11 +69,11 @@ class Gets:
 
     def fetch(self, get: WaitingGet) -> Fetched:
         """Take a message off the queue, if there is one, for the first in line."""
-        return self.channel.fetch(get.queue, no_ack=get.no_ack, in_parts=True)
+        return self.channel.fetch(get.queue, no_ack=get.no_ack, in_chunks=True)
 
     def answered(self, fetched: Fetched) -> None:
         """Answer the first in line; the next one has its turn."""
-        self._leave(fetched)
+        self._answer_first(fetched)
         self._serve_first()
 
     def resume(self) -> None:
@@ -102,7 +102,7 @@ class Gets:
             get = self._line[0]
             queue = get.queue
             if queue.is_deleted or get.is_given_up:
-                self._leave(None)
+                self._answer_first(None)
                 continue
             if queue.waiting:
                 # Gets ahead of it in the queue's line are served first, when the queue has its
@@ -112,15 +112,15 @@ class Gets:
                 return
             queue.backlog.is_reading = False
             fetched = (
-                self.channel.get(queue, no_ack=get.no_ack, in_parts=True) if get.is_able else None
+                self.channel.get(queue, no_ack=get.no_ack, in_chunks=True) if get.is_able else None
             )
             if fetched is None and (queue.backlog.is_reading or not get.is_due):
                 queue.waiting.join(get)
                 queue.used()
                 return
-            self._leave(fetched)
+            self._answer_first(fetched)
 
-    def _leave(self, fetched: Fetched) -> None:
+    def _answer_first(self, fetched: Fetched) -> None:
         get = self._line.pop(0)
         _end(get)
         self._answer(get.queue, fetched)
@@ -129,5 +129,5 @@ class Gets:
 def _end(get: WaitingGet) -> None:
     if get.timer is not None:
         get.timer.end()
-    get.queue.waiting.leave(get)
+    get.queue.waiting.remove(get)
     get.queue.used()

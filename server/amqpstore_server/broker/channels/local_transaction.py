@@ -20,7 +20,7 @@ from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.delivery import Delivery
-from amqpstore_server.broker.queues.leaving import affordable
+from amqpstore_server.broker.queues.pending_moves import affordable
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters, Fate
@@ -326,7 +326,7 @@ class LocalTransaction:
         """
         services = self._services
         left = services.limits.round_budget - self._cost
-        for part in services.store.stored.parts(run):
+        for part in services.store.stored.chunks(run):
             place = 0
             while place < len(part):
                 if left <= 0:

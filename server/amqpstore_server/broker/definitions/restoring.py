@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import amqpstore
 from amqpstore import Store
 from amqpstore_server.broker.channels.branches import Branches
-from amqpstore_server.broker.definitions.stored import is_usable, leave_out
+from amqpstore_server.broker.definitions.stored import is_usable, log_unusable
 from amqpstore_server.broker.queues.kinds import QUEUE_KINDS, kind_of, served_name
 from amqpstore_server.broker.queues.queue import Queue
 
@@ -44,25 +44,25 @@ def restore_queues(store: Store, find: FindHost) -> None:
         vhost = find(definition["vhost"])
         if vhost is None:
             reason = f"there is no virtual host {definition['vhost']!r}"
-            leave_out("queues", str(store_queue.id), reason)
+            log_unusable("queues", str(store_queue.id), reason)
         elif "level" in definition:
             priorities.append((vhost, store_queue, definition))
         elif (name := served_name(definition)) in vhost.queues:
             reason = f"there is already a queue {name!r}"
-            leave_out("queues", str(store_queue.id), reason)
+            log_unusable("queues", str(store_queue.id), reason)
         elif kind_of(definition) not in QUEUE_KINDS:
             reason = f"there is no kind of queue {kind_of(definition)!r}"
-            leave_out("queues", str(store_queue.id), reason)
+            log_unusable("queues", str(store_queue.id), reason)
         else:
             vhost.add_queue(store_queue, durable=True)
     for vhost, store_queue, definition in priorities:
         name = served_name(definition)
         queue = vhost.queues.get(name)
         if queue is None:
-            leave_out("queues", str(store_queue.id), f"there is no queue {name!r}")
+            log_unusable("queues", str(store_queue.id), f"there is no queue {name!r}")
         elif definition["level"] in dict(queue.priorities.levels()):
             reason = f"queue {name!r} already has a level {definition['level']}"
-            leave_out("queues", str(store_queue.id), reason)
+            log_unusable("queues", str(store_queue.id), reason)
         else:
             queue.priorities.add(definition["level"], store_queue)
 
@@ -79,7 +79,7 @@ def restore_branches(store: Store, hosts: Sequence[RestoredHost], find: FindHost
         if vhost := find(label["vhost"]):
             vhost.branches.restore(prepared, queues)
         else:
-            leave_out("branches", str(key), f"there is no virtual host {label['vhost']!r}")
+            log_unusable("branches", str(key), f"there is no virtual host {label['vhost']!r}")
 
 
 def restore_purges(store: Store, hosts: Sequence[RestoredHost]) -> None:

@@ -130,7 +130,7 @@ def is_usable(table: str, key: str, row: Any) -> bool:
     """
     reason = misshapen(table, row)
     if reason:
-        leave_out(table, key, reason)
+        log_unusable(table, key, reason)
     return not reason
 
 
@@ -146,7 +146,7 @@ def misshapen(table: str, row: Any) -> str:
     return ""
 
 
-def leave_out(table: str, key: str, reason: str) -> None:
+def log_unusable(table: str, key: str, reason: str) -> None:
     """Log that a row of the catalog is not used, and why."""
     _log.error("definition left out", extra={"table": table, "key": key, "reason": reason})
 

@@ -52,7 +52,7 @@ def shortened(raw: bytes, most_bytes: int) -> bytes:
         while entries and excess > 0:
             excess -= len(entries.pop())
             omitted += 1
-        _leave_out(headers, entries, omitted)
+        _set_deaths(headers, entries, omitted)
     if excess > 0:
         for name in _LAST_TO_GO:
             headers.pop(name, None)
@@ -72,7 +72,7 @@ def limit_entries(headers: dict[bytes, bytes]) -> None:
     while entries and excess > 0:
         excess -= _count({b"": entries.pop()})
         omitted += 1
-    _leave_out(headers, entries, omitted)
+    _set_deaths(headers, entries, omitted)
 
 
 def _count(fields: dict[bytes, bytes]) -> int:
@@ -84,7 +84,7 @@ def _count(fields: dict[bytes, bytes]) -> int:
     return len(fields) - len(containers) + inside
 
 
-def _leave_out(headers: dict[bytes, bytes], entries: list[bytes], omitted: int) -> None:
+def _set_deaths(headers: dict[bytes, bytes], entries: list[bytes], omitted: int) -> None:
     """Set x-death to the entries that stay, and say how many do not."""
     if not omitted:
         return

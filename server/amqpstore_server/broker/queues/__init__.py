@@ -8,6 +8,6 @@
 - `room`: how much fits before it is full.
 - `purges`: purges, and how they are undone.
 - `browsing`: walks through a queue that leave it as it is.
-- `delivery`: deliveries that are unacked; `leaving`: messages that are read back from disk to be
-  moved elsewhere.
+- `delivery`: deliveries that are unacked; `pending_moves`: messages that are read back from disk to
+  be moved elsewhere.
 """

@@ -15,7 +15,7 @@ from amqpstore import Message, MessageDamagedError, PartlyReadError, ReadLaterEr
 from amqpstore.log.segments import Unread
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.monitoring.faults import Contained
-from amqpstore_server.broker.queues.leaving import affordable
+from amqpstore_server.broker.queues.pending_moves import affordable
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.weak_references import weakly
 from amqpstore_server.broker.work.limits import DROP_COST
@@ -98,12 +98,12 @@ class Backlog:
     # Removal.
 
     def take(
-        self, limit: int, *, acked: bool, not_from: object = None, in_parts: bool = False
+        self, limit: int, *, acked: bool, not_from: object = None, in_chunks: bool = False
     ) -> Taken | None:
         """Take up to `limit` messages off the head; None if there is none for this caller.
 
         Args: acked, whether they need no ack of a client: they go to the queue's history, or are
-        gone; not_from, the consumer whose requeued messages are skipped; in_parts, whether others
+        gone; not_from, the consumer whose requeued messages are skipped; in_chunks, whether others
         have their turn while a large message is read: None until then, and the queue is touched.
         """
         queue = self._queue()
@@ -111,7 +111,7 @@ class Backlog:
         ack_now = acked and history is None
         while not queue.is_set_aside and (
             withdrawn := self.priorities.take(
-                limit, acked=ack_now, not_from=not_from, in_parts=in_parts
+                limit, acked=ack_now, not_from=not_from, in_chunks=in_chunks
             )
         ):
             store_queue, run = withdrawn
@@ -243,7 +243,7 @@ class Backlog:
         if over > 0:
             # About as many as are to be dropped: to withdraw them one by one takes much longer.
             wanted = max(excess, over * self.priorities.ready_count // max(self.ready_bytes, 1))
-        run = self._store.withdrawals.withdraw(store_queue, min(wanted, most), in_parts=True)
+        run = self._store.withdrawals.withdraw(store_queue, min(wanted, most), in_chunks=True)
         if isinstance(run, Run) and run.count > excess:
             count = _count_of(run.messages or (), over)
             if max(count, excess) < run.count:
@@ -301,7 +301,7 @@ class Backlog:
                 self._queue().go_on_later()
                 return False
             run = self._store.withdrawals.withdraw_expired(
-                store_queue, now_ms, bodies=self._needs_bodies, in_parts=True
+                store_queue, now_ms, bodies=self._needs_bodies, in_chunks=True
             )
             if isinstance(run, PartlyReadError):
                 self._queue().touch()

@@ -178,7 +178,7 @@ class PageRequest(NamedTuple):
     kept_bytes: int
 
 
-class _PagePart:
+class _PageMessages:
     """Messages that a page keeps, cut as they are seen: whole bodies of a thousand would not fit
     into memory.
     """
@@ -221,7 +221,7 @@ def browse(
         yield
     first = walk.position
     after: MessagePosition | None = None
-    part = _PagePart(asked.kept_bytes)
+    part = _PageMessages(asked.kept_bytes)
     listed = part.messages
     scanned = 0
     while not (walk.is_done or part.is_full or after) and (
@@ -282,7 +282,7 @@ def _unacked(
 def _all_taken(
     services: BrokerServices, queue: Queue
 ) -> Iterator[Sequence[tuple[amqpstore.Queue, Run]]]:
-    yield queue.leaving.waiting()
+    yield queue.pending_moves.waiting()
     for prepared in list(services.store.prepared.values()):
         yield prepared.locked
     for channel in list(services.ack_timeouts.channels):
@@ -312,7 +312,7 @@ def _read_unacked(
     limit: that is where the next page starts. Returns also the position that the page has no room
     for, if there is one.
     """
-    part = _PagePart(asked.kept_bytes)
+    part = _PageMessages(asked.kept_bytes)
     listed = part.messages
     for level, run in unacked:
         if len(listed) > asked.limit:

@@ -110,7 +110,7 @@ class Dispatch:
         if active is not None and active.window.unacked:
             # So that `readmit` is called when it settles something.
             active.is_apart = True
-            self._leave_line([active])
+            self._remove_from_line([active])
             return False
         self._elect()
         return True
@@ -123,7 +123,7 @@ class Dispatch:
             insort(self._falling, -consumer.priority)
         line[consumer] = None
 
-    def _leave_line(self, consumers: Iterable[Consumer]) -> None:
+    def _remove_from_line(self, consumers: Iterable[Consumer]) -> None:
         """Remove consumers from the lines of their priorities."""
         lines = self._lines
         for consumer in consumers:
@@ -151,14 +151,14 @@ class Dispatch:
         if apart := [one for one in line if one.is_full or (are_many and one.capacity <= 0)]:
             for consumer in apart:
                 consumer.is_apart = True
-            self._leave_line(apart)
+            self._remove_from_line(apart)
 
     def remove(self, consumers: Iterable[Consumer]) -> bool:
         """Remove consumers. Returns whether any of them was there."""
         gone = [one for one in consumers if one in self.consumers]
         for consumer in gone:
             del self.consumers[consumer]
-        self._leave_line(gone)
+        self._remove_from_line(gone)
         if self._single in gone:
             self._elect()
         return bool(gone)
@@ -306,7 +306,7 @@ class Dispatch:
                 if not limit:
                     break
             taken = self._backlog.take(
-                limit, acked=consumer.no_ack, not_from=shunned, in_parts=True
+                limit, acked=consumer.no_ack, not_from=shunned, in_chunks=True
             )
             if taken is None:
                 break

@@ -119,7 +119,7 @@ class Priorities:
         return ()
 
     def take(
-        self, limit: int, *, acked: bool, not_from: object = None, in_parts: bool = False
+        self, limit: int, *, acked: bool, not_from: object = None, in_chunks: bool = False
     ) -> tuple[amqpstore.Queue, Run | Unread] | None:
         """Take a run off the head (see `Store.take`). Returns its store queue and the run.
 
@@ -129,7 +129,7 @@ class Priorities:
             if store_queue.ready_count:
                 first = _first_but(store_queue, not_from) if not_from else 0
                 run = self._store.take(
-                    store_queue, limit, acked=acked, first_sequence=first, in_parts=in_parts
+                    store_queue, limit, acked=acked, first_sequence=first, in_chunks=in_chunks
                 )
                 if run is not None:
                     return store_queue, run

@@ -20,8 +20,8 @@ from amqpstore_server.broker.monitoring.departures import QueueDepartures
 from amqpstore_server.broker.monitoring.faults import FATAL, Contained
 from amqpstore_server.broker.queues.backlog import Backlog, Taken
 from amqpstore_server.broker.queues.dispatch import Dispatch
-from amqpstore_server.broker.queues.leaving import Leaving
 from amqpstore_server.broker.queues.message_sums import UnackedSums
+from amqpstore_server.broker.queues.pending_moves import PendingMoves
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.queues.purges import Purges
 from amqpstore_server.broker.queues.room import fitting
@@ -119,7 +119,7 @@ class Queue:
         self.backlog = self.backlog_type(services, self, self.priorities, way_out)
         self.consumers = Dispatch(services, self)
         self.waiting = GetLine(self)
-        self.leaving = Leaving(services, self)
+        self.pending_moves = PendingMoves(services, self)
         self.purges = Purges(services, self)
         self.history: KeepsConsumed | None = None
         """The history that keeps consumed messages; None if they are just removed."""
@@ -305,8 +305,8 @@ class Queue:
             self._hand_out()  # before anything is dropped: see `arrived`
         if backlog.expiry.due_ms or backlog.has_expired:
             backlog.expire()
-        if self.leaving.line:
-            self.leaving.pump()
+        if self.pending_moves.line:
+            self.pending_moves.pump()
         # Consumers must be offered messages before any is dropped, so this cannot wait for a round.
         settings = self.settings
         if (
@@ -324,7 +324,7 @@ class Queue:
             self._services.moves.wait_for_room(self.touch)
             return
         moves_on = self.history is not None or self.settings.dead_letter_exchange is not None
-        if moves_on and self.leaving.is_long:
+        if moves_on and self.pending_moves.is_long:
             # Clients settle faster than messages can move: it touches the queue until they have.
             return
         if self.waiting.gets:
@@ -468,7 +468,7 @@ class Queue:
             if self.history is None:
                 self._store.ack(taken.store_queue, taken.run)
             else:
-                self.leaving.add(taken, self._consumed, is_acked=True)
+                self.pending_moves.add(taken, self._consumed, is_acked=True)
         except FATAL:
             raise
         except Exception as error:  # noqa: BLE001
@@ -491,7 +491,7 @@ class Queue:
         limit = self.settings.delivery_limit
         if limit is not None and run.delivery_count + 1 > limit:
             run.delivery_count += 1
-            self._leave(taken, Reason.DELIVERY_LIMIT)
+            self._remove_settled(taken, Reason.DELIVERY_LIMIT)
             return
         run.returned_by = giver
         with Contained(self):
@@ -506,16 +506,16 @@ class Queue:
         # It was delivered: if it cannot leave now, it must be marked as redelivered when it comes
         # again.
         taken.run.delivery_count += 1
-        self._leave(taken, Reason.REJECTED)
+        self._remove_settled(taken, Reason.REJECTED)
 
-    def _leave(self, taken: Taken, reason: Reason) -> None:
+    def _remove_settled(self, taken: Taken, reason: Reason) -> None:
         """Remove a run that a consumer had: at once, if it goes to no other queue."""
         backlog = self.backlog
-        if self.is_set_aside or not (self.leaving or self.sends_on):
+        if self.is_set_aside or not (self.pending_moves or self.sends_on):
             if not backlog.send_away([taken], reason):
                 self.touch()
             return
-        self.leaving.add(taken, lambda one: backlog.send_away([one], reason))
+        self.pending_moves.add(taken, lambda one: backlog.send_away([one], reason))
 
     def redeliver(self, taken: Taken) -> bool:
         """Deliver an unacked run to its consumer once more.
@@ -553,12 +553,12 @@ class Queue:
         """
         unreadable = sum([one.quarantined.count + one.unreadable_count for one in self.priorities])
         held = self.ready_count + self.unacked_count + self.coming
-        return held + self.leaving.uncounted + unreadable
+        return held + self.pending_moves.uncounted + unreadable
 
     def closed(self) -> None:
         """Clean up after the queue was deleted."""
         self.is_deleted = True
-        self.leaving.forget()
+        self.pending_moves.forget()
         self.purges.forget()
         self.history = self.letters = None
         self._stop()
@@ -571,7 +571,7 @@ class Queue:
             return
         self.is_set_aside = True
         self._failure = f"{type(error).__name__}: {error}"
-        self.leaving.put_back_all()
+        self.pending_moves.put_back_all()
         self._stop()
         self._on_set_aside(self, error)
 

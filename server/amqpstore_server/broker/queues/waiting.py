@@ -86,7 +86,7 @@ class GetLine:
         if get in self.gets:
             self._due[get] = None
 
-    def leave(self, get: WaitingGet) -> None:
+    def remove(self, get: WaitingGet) -> None:
         """Remove a get that was answered or given up."""
         self.gets.pop(get, None)
         self._due.pop(get, None)

@@ -150,7 +150,7 @@ class _Letters:
         """Send a piece back, in one transaction."""
         readable = [one for one in piece if one.message is not None]
         if len(readable) < len(piece):
-            handled.leave(UNREADABLE, len(piece) - len(readable))
+            handled.skip(UNREADABLE, len(piece) - len(readable))
         returning = [
             (one, [message])
             for taken, messages in take(self._queue, readable)
@@ -164,7 +164,7 @@ class _Letters:
                 try:
                     transaction.publish(self._plan(messages[0]))
                 except _Left as reason:
-                    handled.leave(str(reason))
+                    handled.skip(str(reason))
                     staying.append((taken, messages))
                 else:
                     transaction.ack(self._queue, taken)

@@ -122,8 +122,8 @@ class Histories:
         queue = kept.source()
         if queue is None:
             return
-        end, patience = queue.leaving.added, PATIENCE
-        while queue.leaving.gone < end:
+        end, patience = queue.pending_moves.added, PATIENCE
+        while queue.pending_moves.gone < end:
             if patience:
                 patience -= 1
             else:

@@ -23,7 +23,7 @@ from amqpstore_server.broker.exchanges.replay import (
 from amqpstore_server.broker.messages.cycles import LANDMARK
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, parse_envelope
 from amqpstore_server.broker.queues.kinds import ConsumedQueue
-from amqpstore_server.broker.queues.leaving import ENVELOPE_COST
+from amqpstore_server.broker.queues.pending_moves import ENVELOPE_COST
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.history import CONSUMED_AT, Histories

@@ -69,7 +69,7 @@ class Handled:
         self.left: Counter[str] = Counter()
         self.stopped = ""
 
-    def leave(self, reason: str, count: int = 1) -> None:
+    def skip(self, reason: str, count: int = 1) -> None:
         """Count messages that are left where they are. Reasons have names in them that clients
         chose: of those there may be any number.
         """
@@ -195,7 +195,7 @@ def moving(
         yield from room(services)
         readable = [one for one in piece if one.message is not None]
         if len(readable) < len(piece):
-            handled.leave(UNREADABLE, len(piece) - len(readable))
+            handled.skip(UNREADABLE, len(piece) - len(readable))
         if queue.is_deleted or target.is_deleted or queue.is_set_aside or target.is_set_aside:
             handled.stopped = GONE
             break

@@ -25,8 +25,8 @@ from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.messages.deaths import Reason
 from amqpstore_server.broker.messages.envelope import KEY_HEADERS, ParsedEnvelope
 from amqpstore_server.broker.queues.browsing import MessagePosition, SeenMessage, Walk
-from amqpstore_server.broker.queues.leaving import affordable
 from amqpstore_server.broker.queues.letters import LettersQueue
+from amqpstore_server.broker.queues.pending_moves import affordable
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.routing.routing import DEFAULT_EXCHANGE, Router
 from amqpstore_server.broker.rules.names import own_name

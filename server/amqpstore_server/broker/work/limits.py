@@ -24,7 +24,7 @@ class BrokerLimits(NamedTuple):
     the bytes that clients send: looking for routes among thousands of patterns, putting publishes
     in many queues, moving messages to other queues, dropping them. The reads of a round have it,
     and then the queues once more; the rest waits for the next round. The costs are below, and in
-    `queues.leaving`.
+    `queues.pending_moves`.
 
     x-death has `max_deaths` entries at most: consumers that republish a message have to fit them in
     a field table, and each further move copies all of them. `max_failed_branches` rolled-back

@@ -261,7 +261,7 @@ async def get(call: Call) -> Answer:
             for _ in settling(channel, tag, mode) or ():
                 await trio.lowlevel.checkpoint()
         if _MAX_GOT_BYTES - room.bodies_left_bytes <= _SMALL_BYTES:
-            await call.large_answer.leave()
+            await call.large_answer.release()
     finally:
         # What is not settled goes back to its place.
         channel.close()
@@ -276,7 +276,7 @@ async def get(call: Call) -> Answer:
 async def _fetched(channel: Channel, queue: Queue) -> tuple[int, Run] | None:
     while not queue.is_deleted:
         queue.backlog.is_reading = False
-        fetched = channel.get(queue, no_ack=False, in_parts=True)
+        fetched = channel.get(queue, no_ack=False, in_chunks=True)
         if fetched is not None or not queue.backlog.is_reading:
             return fetched
         await trio.lowlevel.checkpoint()  # of a large message a part was read

@@ -28,7 +28,7 @@ from amqpstore_tools.drill.loop_disk import KINDS, LoopDisk, NoDiskError, loop_d
 from amqpstore_tools.drill.manual import DOING, FOLLOWED, after_crash
 from amqpstore_tools.drill.observation import Observation, observe
 from amqpstore_tools.drill.run import DrillRun
-from amqpstore_tools.drill.syncing import ACKED, MESSAGES, QUEUES, body_of, place_of
+from amqpstore_tools.drill.syncing import ACKED, MESSAGES, QUEUES, body_of, indexes_of
 from amqpstore_tools.drill.verdict import Step
 
 ABOUT = "see whether a sync of your disk is one, and cut the power of ext4 and xfs on it"
@@ -216,7 +216,7 @@ def _faults(directory: str, promised: _Told, seed: str) -> Iterator[Fault]:
 
 def _batches(name: str, observation: Observation) -> list[tuple[int, int]]:
     queue = observation.queues.get(name)
-    return [place_of(seen.payload.body) or (-1, 0) for seen in queue.ready] if queue else []
+    return [indexes_of(seen.payload.body) or (-1, 0) for seen in queue.ready] if queue else []
 
 
 def _queue_faults(

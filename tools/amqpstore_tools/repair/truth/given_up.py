@@ -13,7 +13,7 @@ from amqpstore.catalog.tables import GivenUpRow
 from amqpstore.evidence.present_numbers import PresentNumbers
 from amqpstore.format.runs import Run
 from amqpstore_tools.repair.homes import Homes
-from amqpstore_tools.repair.truth.trust import GivenUpPlace, Trust
+from amqpstore_tools.repair.truth.trust import GivenUpRange, Trust
 from amqpstore_tools.repair.truth.values import Placements, Truth
 
 _UNKNOWN = 1 << 32
@@ -48,11 +48,11 @@ def give_up(trust: Trust, truth: Truth) -> None:
     lost_lsns += _missing_of(trust.given_up.lsns, lsns)
     lost_ids += _missing_of(trust.given_up.message_ids, truth.homes.known)
     places = [
-        GivenUpPlace(queue.id, *lost) for queue in truth.queues.values() for lost in queue.lost
+        GivenUpRange(queue.id, *lost) for queue in truth.queues.values() for lost in queue.lost
     ]
     places += [
-        one.part(first, end)
-        for one in trust.given_up_places
+        one.slice(first, end)
+        for one in trust.given_up_ranges
         if one.queue_id in truth.queues
         for first, end in truth.homes.known.missing(one.first_id, one.end_id)
     ]
@@ -66,10 +66,10 @@ def give_up(trust: Trust, truth: Truth) -> None:
 
 def put_back(trust: Trust, placements: Placements, homes: Homes) -> None:
     """Put messages that the last repair gave up, and that are there again, where they were."""
-    for one in trust.given_up_places:
+    for one in trust.given_up_ranges:
         if queue := placements.queues.get(one.queue_id):
             for first, end in homes.known.within(one.first_id, one.end_id):
-                place = one.part(first, end)
+                place = one.slice(first, end)
                 placements.explained.add(first, end)
                 queue.put(Run(place.first_sequence, place.message_count, first_id=first))
 

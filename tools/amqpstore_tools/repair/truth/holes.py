@@ -14,7 +14,7 @@ from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth.indexed import Indexed
 from amqpstore_tools.repair.truth.logged import acked_in
 from amqpstore_tools.repair.truth.trust import Trust
-from amqpstore_tools.repair.truth.values import Placements, QueueTruth, part_of
+from amqpstore_tools.repair.truth.values import Placements, QueueTruth, run_slice
 
 
 def fill_from_log(trust: Trust, placements: Placements, indexed: Indexed) -> None:
@@ -31,7 +31,7 @@ def fill_from_log(trust: Trust, placements: Placements, indexed: Indexed) -> Non
                 run = enqueued(operation)
                 boundary = trust.boundary(operation.queue_id, run, one)
                 if boundary is not None and boundary > run.first_sequence:
-                    known = part_of(run, run.first_sequence, boundary)
+                    known = run_slice(run, run.first_sequence, boundary)
                     _fill(trust, placements, indexed, queue, known, one)
 
 
@@ -57,7 +57,7 @@ def _fill(
             acked = hole.acked
             if acked is not None:
                 acked = Bits(acked[first - hole.first : end - hole.first])
-            placements.consider(queue, part_of(run, first, end), acked, is_sure=is_sure)
+            placements.consider(queue, run_slice(run, first, end), acked, is_sure=is_sure)
             for sequence in range(first, end) if hole.delivered else ():
                 queue.deliver(sequence, 1, hole.times(sequence))
 

@@ -195,7 +195,7 @@ class _Index:
             zip(block.sequences, block.ids, strict=True)
         ):
             if sequence < head and message_id in unseen:
-                yield block.part(place, place + 1)
+                yield block.slice(place, place + 1)
 
     def _put_unsure(
         self,
@@ -237,7 +237,7 @@ class _Index:
                 if references is None:
                     continue
                 if acked[place] and references > held[message_id]:
-                    entry = entries.part(place, place + 1)
+                    entry = entries.slice(place, place + 1)
                     alone = IndexState(0, 0, 1, sequence, sequence + 1)
                     for run in live_runs(entry, alone, 0, MOST):
                         queue.put(run)

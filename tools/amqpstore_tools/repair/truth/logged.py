@@ -7,7 +7,7 @@ from amqpstore.format.records import Operation, OperationKind
 from amqpstore_tools.repair.facts import LogBatch
 from amqpstore_tools.repair.ranges import Ranges
 from amqpstore_tools.repair.truth.trust import Trust
-from amqpstore_tools.repair.truth.values import Placements, QueueTruth, part_of
+from amqpstore_tools.repair.truth.values import Placements, QueueTruth, run_slice
 
 
 def read_log(trust: Trust, placements: Placements) -> dict[int, Ranges]:
@@ -65,4 +65,4 @@ def _enqueue(
         is_sure = one.segment.number >= trust.complete_from
         placements.consider(queue, run, is_sure=is_sure)
     elif boundary < run.end:
-        queue.put(part_of(run, boundary, run.end))
+        queue.put(run_slice(run, boundary, run.end))

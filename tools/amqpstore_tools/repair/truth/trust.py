@@ -21,7 +21,7 @@ MOST = 1 << 64
 _INDEX_CODES = {"index-missing", "index-damaged", "index-order", "index-row-differs"}
 
 
-class GivenUpPlace(NamedTuple):
+class GivenUpRange(NamedTuple):
     """A place of messages that the last repair gave up."""
 
     queue_id: int
@@ -34,10 +34,10 @@ class GivenUpPlace(NamedTuple):
         """The id after the last."""
         return self.first_id + self.message_count
 
-    def part(self, first_id: int, end_id: int) -> GivenUpPlace:
+    def slice(self, first_id: int, end_id: int) -> GivenUpRange:
         """Return the messages with some of these ids."""
         sequence = self.first_sequence + first_id - self.first_id
-        return GivenUpPlace(self.queue_id, sequence, first_id, end_id - first_id)
+        return GivenUpRange(self.queue_id, sequence, first_id, end_id - first_id)
 
 
 class Trust:
@@ -48,7 +48,7 @@ class Trust:
     before the position, and the checkpoint has not seen it. `complete_from` is the segment from
     which on no ack of the log is missing, `lost_at` the last place behind the position where one
     may be. What the last repair has `given_up` counts as passed over if any of it is there again;
-    `given_up_places` are where those messages were.
+    `given_up_ranges` are where those messages were.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -57,8 +57,8 @@ class Trust:
         self.accounted = Accounted(rows)
         rows_of = _no_rows if rows is None else rows.__getitem__
         self.given_up = PassedOver.given_up(rows_of)
-        self.given_up_places = [
-            GivenUpPlace(*place)
+        self.given_up_ranges = [
+            GivenUpRange(*place)
             for row in tables.GIVEN_UP.read(rows_of).values()
             for place in row.places
         ]

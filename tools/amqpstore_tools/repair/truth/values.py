@@ -56,7 +56,7 @@ class QueueTruth:
             there.add(one.first_sequence, one.end)
         added = there.missing(run.first_sequence, run.end)
         for first, end in added:
-            part = part_of(run, first, end)
+            part = run_slice(run, first, end)
             if len(self.ready) and self.ready.last.end <= first:
                 self.ready.append_stored(part)
             else:
@@ -134,7 +134,7 @@ class Placements:
         for is_dead, group in groupby(are_dead):
             end = sequence + len(list(group))
             if not is_dead:
-                for first, stop in queue.put(part_of(run, sequence, end)):
+                for first, stop in queue.put(run_slice(run, sequence, end)):
                     if is_dead is None and not is_sure:
                         unsure.add(first, stop)
             sequence = end
@@ -152,7 +152,7 @@ class Placements:
         return None if references is None else not references
 
 
-def part_of(run: Run, first: int, end: int) -> Run:
+def run_slice(run: Run, first: int, end: int) -> Run:
     """Return a run's messages from sequence `first` to before `end`."""
     return Run(
         first,

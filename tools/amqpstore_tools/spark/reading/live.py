@@ -36,7 +36,7 @@ class LiveRun(NamedTuple):
         """The id after the last."""
         return self.first_id + self.size
 
-    def part(self, first_id: int, end_id: int) -> LiveRun:
+    def slice(self, first_id: int, end_id: int) -> LiveRun:
         """Return the part with ids from `first_id` to before `end_id`."""
         start = max(first_id - self.first_id, 0)
         stop = min(end_id - self.first_id, self.size)
@@ -103,8 +103,8 @@ class Collector:
                 end = run.end_id
                 if place + 1 < len(self._first_ids):
                     end = min(end, self._first_ids[place + 1])
-                _append(self._runs[place], run.part(run.first_id, end))
-                run = run.part(end, run.end_id)
+                _append(self._runs[place], run.slice(run.first_id, end))
+                run = run.slice(end, run.end_id)
 
     def packed(self, place: int) -> bytes:
         """Return the runs of the segment at a place, for `LiveRuns`."""
@@ -159,7 +159,7 @@ class LiveRuns:
         stop = bisect_left(self._first_ids, end_id)
         for run in self._runs[place:stop]:
             if run.end_id > first_id:
-                yield run.part(first_id, end_id)
+                yield run.slice(first_id, end_id)
 
     def held(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
         """Yield stretches from `first_id` to before `end_id`, and how many queues hold each."""

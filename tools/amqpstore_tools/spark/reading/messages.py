@@ -71,7 +71,7 @@ def stretches(
         if name is not None and name.is_prepared:
             state = PREPARED
         for start, end, references in live.held(run.first_id, run.end_id):
-            yield from _of_run(batch.ids, run.part(start, end), state, references)
+            yield from _of_run(batch.ids, run.slice(start, end), state, references)
     if is_log:
         yield from _acked(batch, live)
         return

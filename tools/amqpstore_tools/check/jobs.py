@@ -13,7 +13,7 @@ from amqpstore.format.index import IndexState
 from amqpstore.format.records import Operation
 from amqpstore.system.files import Files
 from amqpstore_tools.check.findings import Finding
-from amqpstore_tools.check.history import LogHistory, LogPlace
+from amqpstore_tools.check.history import LogHistory, LogState
 from amqpstore_tools.check.index import Live
 from amqpstore_tools.check.segments import CheckedSegment
 from amqpstore_tools.check.store import SegmentJob
@@ -88,7 +88,7 @@ class Summary:
     segment: CheckedSegment | None
     findings: list[Finding]
     log: list[Finding] | None = None
-    after: LogPlace | None = None
+    after: LogState | None = None
     queues: set[int] = field(default_factory=set)
     fresh: list[Operation] = field(default_factory=list)
     history: LogHistory = field(default_factory=LogHistory)
@@ -97,7 +97,7 @@ class Summary:
     ids: list[Range] = field(default_factory=list)
 
 
-class LivePart(NamedTuple):
+class LiveSlice(NamedTuple):
     """Live messages of a segment, in the order of the whole they are part of."""
 
     order: tuple[int, int, int]
@@ -134,7 +134,7 @@ class CompareJob:
     the checkpoint position; None if there is none.
     """
 
-    place: LogPlace | None
+    place: LogState | None
     account: SegmentRow | None = None
     offset_table: OffsetTableRow | None = None
     fresh: Sequence[Operation] = ()

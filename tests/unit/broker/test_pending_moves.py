@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.queues.leaving import ENVELOPE_COST
+from amqpstore_server.broker.queues.pending_moves import ENVELOPE_COST
 from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker, ack_until, reject_until
 from tests.unit.broker.simulated import Client
@@ -272,7 +272,7 @@ def test_what_has_expired_is_not_delivered_while_it_waits(simulated: SimulatedBr
 def test_nothing_is_handed_out_while_very_much_leaves(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.queues.leaving._LONG_LINE", 0)
+    monkeypatch.setattr("amqpstore_server.broker.queues.pending_moves._LONG_LINE", 0)
     client = settle_all(simulated, "history")
     client.publish("", "q", "later")
     simulated.broker.pumping.pump()

@@ -45,7 +45,7 @@ class _Going(NamedTuple):
     is_acked: bool
 
 
-class Leaving:
+class PendingMoves:
     """The messages that are leaving one queue, in order."""
 
     def __init__(self, services: BrokerServices, queue: Queue) -> None:
@@ -99,7 +99,7 @@ class Leaving:
                 return
             going = self.line.popleft()
             taken = going.taken
-            part, rest = services.store.stored.bring_back(*taken, in_parts=True)
+            part, rest = services.store.stored.bring_back(*taken, in_chunks=True)
             if rest is not None:
                 self.line.appendleft(going._replace(taken=taken._replace(run=rest)))
             if isinstance(part, PartlyReadError):
