@@ -440,6 +440,8 @@ class CheckpointState:
 
     def apply(self, batch: BatchSummary) -> None:
         """Apply a batch, except changes for which index files have to be read: see `catch_up`."""
+        # Nothing is counted for a queue that is gone: a message in no other queue is garbage at
+        # once.
         known = [operation for operation in batch.operations if operation.queue_id in self.queues]
         account = self.accounts.open(batch.segment, batch.first_id)
         account.end_bytes = batch.end_bytes

@@ -181,6 +181,7 @@ def joined(before: Operation | SpreadEnqueue, after: Operation | SpreadEnqueue) 
         return None
     if before.detail != after.detail or before.priority != after.priority:
         return None
+    # The count has 32 bits in the record.
     if count + after.message_count > MAX_COUNT:
         return None
     kind, _, queue_id, first_sequence, first_id, detail, priority = before

@@ -99,6 +99,8 @@ class Log:
         self._space = space
         self._limits = limits
         self._filling = Filling(segment_bytes, limits, space)
+        # Also after a start: what recovery found is never appended to, as the remains of a torn
+        # tail may lie behind its end.
         self._current: Segment | None = None
         self._next_segment = next_segment
         self._next_lsn = position.lsn
@@ -277,6 +279,9 @@ class Log:
                 if batch.summary is None:
                     batch.encode(segment, self._seed, self._compressor)
                 if self._companion is not None:
+                    # Before the append, so that the followers sync while this disk does. After a
+                    # crash here they may have this one batch more than this member, and it was
+                    # confirmed to no one.
                     self._companion.begin(batch)
                 self._append(segment, batch)
             # A crash before this returns leaves any part of the batch, which is a torn tail, or all
@@ -318,6 +323,8 @@ class Log:
         segment = self._to_write(batch)
         if not batch.is_synced:
             try:
+                # The kernel tells only once that a sync has ended: `is_synced` remembers it while
+                # others are waited for.
                 if not datasyncs.is_done(wait=wait):
                     return False
                 batch.is_synced = True
@@ -536,6 +543,7 @@ class Log:
 
     def _fail(self, path: str, error: BaseException) -> NoReturn:
         """End all writing because of an error in it: it is unknown how much was done before it."""
+        # This disk is sound: the error stays what it is, so that the process goes on as a follower.
         if isinstance(error, DeposedError):
             self.failure = error
             raise error

@@ -87,6 +87,7 @@ class ClosableStore(ABC):
         self._end_work()
         self.log.close()
         self._catalog.close()
+        # Last: another process may open the store from here on.
         self._lock.release()
 
     @property

@@ -109,6 +109,7 @@ class SegmentAccount:
         count = len(sizes)
         if self.end_id == self.first_id:
             self.first_id = self.end_id = first_id
+        # Without a table it would say that all are live again, once a live one is added.
         is_dead = self.count and not self.live_count
         if (references is not None or first_id != self.end_id or is_dead) and (
             self.references is None
@@ -291,6 +292,8 @@ class SegmentAccounts:
         """Replace neighbours by one, or by nothing."""
         place = self._accounts.index(old[0])
         self._accounts[place : place + len(old)] = [new] if new else []
+        # A checkpoint would write their rows again, behind the changes that remove them: rows
+        # without files are damage.
         self.changed.difference_update(old)
         if new:
             self.changed.add(new)

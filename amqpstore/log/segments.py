@@ -184,6 +184,8 @@ class Segment:
         try:
             return self._read_on(offset, first_id, count, decoder, large)
         except OSError as error:
+            # EIO is the disk's word about this place. Other errors say nothing about what is stored
+            # there.
             if error.errno != errno.EIO:
                 raise
             return self._read_around_damage(first_id, str(error), decoder)
@@ -257,6 +259,8 @@ class Segment:
         header = self.file().read(offset, HEADER.size)
         if len(header) < HEADER.size:
             return b""
+        # A damaged length may be anything up to 4 GiB: no more is read, nor allocated, than is
+        # there.
         length = HEADER.unpack(header)[6]
         return self.file().read(offset, min(HEADER.size + length, self.size - offset))
 

@@ -72,6 +72,7 @@ class Space:
             and self._reserve_bytes
             and free >= self._least_free_bytes * 5 // 4 + self._reserve_bytes
         ):
+            # Nothing waits for it: the next look tries again.
             with contextlib.suppress(OSError):
                 self._files.allocate(self._path, self._reserve_bytes)
                 self._has_reserve = True

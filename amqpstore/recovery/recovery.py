@@ -199,12 +199,14 @@ class _Recovery:
         self._name_newer_entries()
         self._name_shortfall()
         self._next_message_id = max(self._next_message_id, self._newest_id + 1)
+        # Only now: all that was looked for above may have added to the unknown bytes.
         self._skip_numbers()
         position = self._start._replace(lsn=self._next_lsn, message_id=self._next_message_id)
         if numbers:
             last = out.segments[-1]
             position = position._replace(segment=last.number, offset=last.size)
             if last.number not in self._noted_ends:
+                # A process that was killed may have synced the segment's bytes, but not its name.
                 self._files.sync_directory(f"{self._directory}/{SEGMENTS}")
                 if not self._is_follower:
                     end = SegmentEndRow(last.size)
@@ -214,6 +216,8 @@ class _Recovery:
         out.changes += self._left_rows()
         out.start = self._start
         out.position = position
+        # Not by number: what compaction wrote has a number above all others, and ids from the
+        # middle.
         out.segments.sort(key=lambda segment: (segment.first_id, segment.number))
         self._read_locked()
         self._name_unread_index()
@@ -688,6 +692,7 @@ class _Recovery:
             gap = Gap(len(content), least, "the file is shorter than when it was closed")
             self._damage(segment.path, gap)
             self._unknown_bytes += gap.end - gap.offset
+        # Behind a noted end is what an earlier start rolled back: it must not come back.
         content = content[:end]
         segment.size = len(content)
         self._report.scanned_bytes += max(len(content) - start, 0)

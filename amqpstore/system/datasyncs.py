@@ -99,6 +99,8 @@ class KernelDatasyncs:
         if calls is None or sys.platform != "linux" or sys.byteorder != "little":
             return None
         context = ctypes.c_ulong(0)
+        # It fails where a container forbids the call (EPERM, ENOSYS), and where other processes use
+        # all that fs.aio-max-nr allows (EAGAIN).
         if ctypes.CDLL(None).syscall(ctypes.c_long(calls.setup), 1, ctypes.byref(context)):
             return None
         return cls(calls, context.value, signal)
@@ -112,6 +114,7 @@ class KernelDatasyncs:
                 self._request, 0, *(0, 0, 0, _FDSYNC, 0, file.descriptor, 0, 0, 0, 0),
                 _SIGNALS, self._signal,
             )  # fmt: skip
+        # Linux before 4.18 has the call, but not this operation (EINVAL): a thread syncs then.
         return bool(self._submit(*self._submitted) == 1)
 
     def is_done(self, *, wait: bool = False) -> bool:
@@ -124,4 +127,6 @@ class KernelDatasyncs:
         return True
 
     def close(self) -> None:
+        # io_destroy(2) waits until what was started has ended: the kernel writes to `_event` until
+        # then.
         self._wait(ctypes.c_long(self._calls.destroy), self._context)

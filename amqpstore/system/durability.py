@@ -13,6 +13,8 @@ from amqpstore.system.descriptors import insist
 from amqpstore.system.files import File, Files
 
 _OF_FULL_DISKS = {errno.ENOSPC, errno.EDQUOT}
+# ext4 and XFS report damage to their own structures as EUCLEAN, and ext4 then often allows no more
+# writes (EROFS, mount option errors=remount-ro).
 _OF_FAILED_DISKS = {errno.EIO, errno.EUCLEAN, errno.ENXIO, errno.ENODEV, errno.EROFS}
 
 

@@ -313,6 +313,8 @@ class OsFile:
             self._append_some(some[half:])
         elif size > _MAX_BYTES_A_CALL:
             self._append_rest(some[0])
+        # A write may end early without an error, on a disk that is getting full: the next one then
+        # says why.
         elif (written := os.writev(self.descriptor, some)) < size:
             self._append_rest(b"".join(some)[written:])
 
@@ -320,6 +322,7 @@ class OsFile:
         view = memoryview(rest)
         while view:
             written = os.write(self.descriptor, view[:_MAX_BYTES_A_CALL])
+            # POSIX leaves open what 0 means here: trying again could go on for ever.
             if written == 0:
                 raise OSError(errno.EIO, "write() wrote nothing", self.path)
             view = view[written:]
@@ -328,6 +331,7 @@ class OsFile:
         with naming(self.path):
             while start < stop:
                 size = min(mmap.PAGESIZE - start % mmap.PAGESIZE, stop - start)
+                # pwrite(2) leaves the descriptor's offset where it is: that is `end`.
                 written = os.pwrite(self.descriptor, _PAGE_OF_ZEROS[:size], start)
                 if written == 0:
                     raise OSError(errno.EIO, "pwrite() wrote nothing", self.path)
@@ -343,6 +347,8 @@ class OsFile:
 
     def datasync(self) -> None:
         try:
+            # It makes a new size durable as well, as reading the bytes back needs it; only times
+            # are left out (fdatasync(2)).
             os.fdatasync(self.descriptor)
         except OSError as error:
             name_file(error, self.path)
@@ -372,6 +378,8 @@ class OsFile:
             return first
         chunks = [first]
         got = len(first)
+        # A read may return less at any place, and at most 2 GiB (read(2)): only an empty one is the
+        # file's end.
         while got < size and (chunk := os.pread(self.descriptor, size - got, offset + got)):
             chunks.append(chunk)
             got += len(chunk)
@@ -449,6 +457,7 @@ def type_of(path: str) -> FileType:
         return FileType.BROKEN_LINK if os.path.islink(path) else FileType.MISSING
     found = _TYPES.get(stat.S_IFMT(mode), FileType.DEVICE)
     needed = os.R_OK | os.X_OK if found is FileType.DIRECTORY else os.R_OK
+    # By default access(2) asks for the real user, but opening asks for the effective one.
     if found in (FileType.FILE, FileType.DIRECTORY) and not os.access(
         path, needed, effective_ids=True
     ):
@@ -609,11 +618,13 @@ class OsFiles:
         # Some file systems do not limit how many files there are, and say that it is 0.
         if found.f_files and found.f_favail < _FEW_FILES:
             return 0
+        # Without the blocks that only root may use: ext4 keeps a twentieth for it by default.
         return found.f_bavail * found.f_frsize
 
     def allocate(self, path: str, size: int) -> None:
         descriptor = create_file(path)
         try:
+            # Not `truncate`: a file with a hole has a size, but keeps no space free.
             os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
             os.unlink(path)
@@ -626,6 +637,8 @@ class OsFiles:
         descriptor = _open_lock(path)
         try:
             ownership.give(descriptor, os.path.dirname(path))
+            # Not fcntl(2)'s kind of lock: the process would lose that by closing any other
+            # descriptor of the file, and could take it twice.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             present = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
