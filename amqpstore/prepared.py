@@ -182,6 +182,7 @@ class Prepared:
         self.check()
         store = self._store
         needed_bytes = sum([publish.needed_bytes() for publish in publishes])
+        # Whatever can be refused is refused here: from the next line on nothing may stop half-way.
         store.check_writable(publishing=bool(publishes), needed_bytes=needed_bytes)
         # All of this is one batch. A crash before it is durable leaves the queue full, and the
         # transaction undecided; one before `_remove` leaves it empty: the next start removes it.
@@ -190,6 +191,8 @@ class Prepared:
         store.ack_all(self._acks)
         store.purge(self._hidden)
         for queue, run in withheld:
+            # No consumer sees them before: a crash would leave the transaction undecided, and it
+            # may be rolled back then.
             store.log.when_durable(partial(store.withdrawals.make_ready, queue, run))
         store.log.when_durable(partial(_remove, store, self._hidden))
 

@@ -358,6 +358,7 @@ class Store(ClosableStore):
         """Return a run that was taken to its place, marked as delivered. Raises: TypeError."""
         if queue.__class__ is not Queue or run.__class__ is not Run:
             check_taken(queue, run)
+        # Nothing is logged: `take` has logged this delivery, and for the log the run never left.
         run.delivery_count += 1
         self.withdrawals.put_back(queue, run)
 
@@ -459,6 +460,8 @@ class Store(ClosableStore):
 
     def _log_delivered(self, queue: Queue, run: Run) -> None:
         # An index file has four bytes for it, and more is not counted.
+        # One more than the run has: a crash makes it ready again, and by then this delivery has
+        # happened.
         self._log_run(_DELIVERED, queue, run, min(run.delivery_count + 1, MAX_COUNT))
 
     def _log_run(self, kind: OperationKind, queue: Queue, run: Run, detail: int = 0) -> None:

@@ -129,6 +129,8 @@ class LmdbCatalog:
         """Raises: lmdb.Error, MemoryError."""
         # As bytes: a name that is not UTF-8 cannot be encoded again.
         path = os.fsencode(os.path.dirname(self._file_path))
+        # By default each commit is synced, and written by pwrite(2): the map is for reading only,
+        # so no stray write of this process reaches the file.
         self._environment = lmdb.open(
             path, map_size=map_bytes, max_dbs=len(TABLES), mode=0o640, create=create
         )

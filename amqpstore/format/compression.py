@@ -33,6 +33,8 @@ class Compressor:
         self._least_bytes = least_bytes
         self._level = level
         trained = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        # The record has a checksum already. The size is needed: `body_size` refuses a body by it
+        # before it is decompressed.
         self._zstd = zstandard.ZstdCompressor(
             level=level, dict_data=trained, write_content_size=True, write_checksum=False
         )
@@ -139,6 +141,7 @@ def decompress_columns(frame: bytes, *sizes: int) -> bytes:
     frame.
     """
     try:
+        # Asked first, as decompressing allocates whatever the frame claims.
         if (found := zstandard.frame_content_size(frame)) not in sizes:
             raise ValueError(f"its columns have {found} bytes, but {sizes[0]} were written")
         return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)

@@ -199,6 +199,7 @@ def decode_block(payload: bytes) -> tuple[int, Entries]:
     if len(payload) < BLOCK.size:
         raise ValueError(f"{len(payload)} bytes are not a block of entries")
     queue_id, count = BLOCK.unpack_from(payload)
+    # Before the columns are allocated: a forged count would ask for gigabytes.
     if not 0 < count <= ENTRIES_A_FILE:
         raise ValueError(
             f"{count} entries: a file has at least one, and no more than {ENTRIES_A_FILE}"

@@ -448,6 +448,8 @@ def read_messages(
             or magic != MAGIC
             or written_in != segment
             or flags > COMPRESSED
+        # That record's checksum has another seed. If its length is wrong, what follows it proves
+        # unsound.
         ) and kind != Kind.SEGMENT:
             return messages, offset, "no sound record starts where one should"
         payload_offset = offset + 32
@@ -559,6 +561,8 @@ def record_at(content: bytes, offset: int, segment: int, seed: int) -> Record | 
         return Gap(offset, offset, f"the record's {size} bytes run past the end of the file")
     if crc32c(memoryview(content)[payload_offset:end], header_checksum) != payload_checksum:
         return Gap(offset, end, "the payload's checksum does not match")
+    # A sound record in the wrong file: the disk has misdirected a write, or brings back what a
+    # recycled file had.
     if written_in != segment:
         return Gap(offset, end, f"the record was written for segment {written_in}")
     if kind not in _KINDS or flags > (COMPRESSED if kind == Kind.MESSAGE else 0):

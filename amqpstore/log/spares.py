@@ -107,7 +107,7 @@ class Spares:
 
     def _give_up(self, path: str, error: OSError | MemoryError) -> None:
         """Remove an unused file that cannot be used again."""
-        # That one is usual: a copy, or Spark, reads the segment, or has a link to it.
+        # BlockingIOError is usual: a copy, or Spark, reads the segment, or has a link to it.
         if not isinstance(error, BlockingIOError):
             _log.warning("a segment cannot be used again, and is removed: %s", reason_of(error))
         attempt(self._files.remove, path)
