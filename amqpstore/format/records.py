@@ -443,13 +443,13 @@ def read_messages(
         magic, kind, flags, _, number, written_in, length, header_checksum, payload_checksum = (
             unpack(content, offset)
         )
+        # A SEGMENT record's checksum has another seed: if its length is wrong, no sound record
+        # follows it.
         if (
             crc32c(content[offset : offset + 24], seed) != header_checksum
             or magic != MAGIC
             or written_in != segment
             or flags > COMPRESSED
-        # That record's checksum has another seed. If its length is wrong, what follows it proves
-        # unsound.
         ) and kind != Kind.SEGMENT:
             return messages, offset, "no sound record starts where one should"
         payload_offset = offset + 32
