@@ -85,6 +85,7 @@ class Electing:
             self._effects.append(Revoke(lease))
             return
         self._lease = lease
+        # The lease was granted before now, so by then it is gone, if it was not renewed.
         self._dead_at = now + self._timing.lease_s
         self._request = self._make_request()
         self._go(Candidacy.ATTEMPTING)

@@ -230,6 +230,7 @@ class Following:
         """Hear where the log goes on."""
         if link != self._link or self.state is not Stream.GREETED:
             return
+        # It was deposed and does not know it yet: what it sends is not to be acked any more.
         if welcome.term < self.term:
             self.hang_up()
             self._effects.append(ReadKeys())

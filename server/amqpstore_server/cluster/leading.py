@@ -275,6 +275,7 @@ class Leader:
         acked = [
             self._followers[one].acked if one in self._followers else 0 for one in self.waits_for
         ]
+        # All that are waited for, not most of them: each of these may be the next leader.
         durable = min([self._durable(), *acked])
         if durable <= self.committed:
             return
@@ -424,6 +425,8 @@ class Leader:
     def ack(self, link: int, ack: Ack, now: float) -> None:
         """A follower has all frames up to one on disk; with 0, it is receiving."""
         follower = self._follower(link)
+        # An ack of another term, or of what was not sent yet, would count for a batch that the
+        # follower does not have.
         if follower is None or ack.term != self.term or ack.seq > self._seq:
             return
         follower.acked = max(follower.acked, ack.seq)
@@ -480,6 +483,7 @@ class Leader:
             return
         self._list.floor = self._next_floor() if not self._asked else None
         fence = self._tenure.fence
+        # The youngest first: if only some may leave, the oldest stays, which is to lead next.
         for name in reversed(self.members):
             if reason := self._reason_to_drop(name, now):
                 self._drop_reason = reason
@@ -718,6 +722,8 @@ class Leader:
         self.look_at_deadline(now)
         if self.deposed is not None:
             return
+        # A lease that a thread renews without looking is never lost: so LavinMQ kept leaders whose
+        # disk hung (its issue 2151).
         if not health.is_fit(now, self._timing):
             self.resign(
                 "the disk or the event loop of this machine hangs, or its store cannot be opened "

@@ -424,6 +424,8 @@ class GroupMember:
             self._make_request,
             now,
         )
+        # Durable before the store is opened: after a crash this member must follow no leader of an
+        # older term.
         self.effects.append(Persist(won.term))
 
     def granted(self, lease: int, now: float) -> None:

@@ -68,6 +68,7 @@ class Tenure:
     def kept_alive(self, lease: int, asked_at: float) -> None:
         """The lease was renewed by a request of that time."""
         if lease == self._lease:
+            # From when it was asked for: etcd counts from when it hears of it, which is later.
             until = asked_at + self._timing.lease_s - self._timing.margin_s
             self.until = max(self.until, until)
 

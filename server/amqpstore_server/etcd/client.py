@@ -177,6 +177,8 @@ class EtcdClient:
                     request,
                     messages.KeepAliveAnswer,
                     lambda answer: answer.result.ttl_s > 0,
+                    # Its header has the revision of the member that was asked, which may be behind
+                    # the others.
                     is_linearizable=False,
                 )
             except EndpointError as error:

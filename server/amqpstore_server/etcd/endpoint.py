@@ -117,6 +117,7 @@ class Endpoint:
         return answer
 
     def _read_answer(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        # urllib3's own limit is for each read: a byte in each would keep this thread for ever.
         deadline = time.monotonic() + self._timeout_s
         answer = bytearray()
         try:

@@ -89,6 +89,7 @@ class LeaderCompanion:
         with self._lock:
             if wait:
                 self._changed.wait_for(lambda: self._committed >= shipped.seq or self._deposed)
+            # Asked first: what was committed stays so, whoever leads by now.
             if self._committed >= shipped.seq:
                 return True
             if self._deposed:

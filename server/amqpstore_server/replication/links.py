@@ -336,5 +336,7 @@ class Link:
 
 def prepare(sock: socket.socket) -> None:
     """Set a connected socket up for frames."""
+    # Without it a small frame waits until the peer has acknowledged the one before, and a confirm
+    # waits for that ack.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)

@@ -153,6 +153,7 @@ class Proxy:
 
         def dial() -> socket.socket:
             found = self._connect(to.address)
+            # The client has left, and its task with it; this thread could not be stopped.
             if is_abandoned:
                 found.close()
             return found

@@ -118,6 +118,7 @@ def _prepare(directory: str, planned: Planned, facts: Facts, tell: Progress) -> 
     )
     write_durably(os.path.join(repair.path, PLAN), _text(plan))
     OsFiles().make_directory(os.path.join(repair.path, OLD))
+    # Last: a directory without a journal is a repair that was not begun, and is removed.
     repair.write(
         Journal(
             plan=plan.digest,

@@ -141,17 +141,22 @@ class Repair:
         moves = sorted(journal.moves, key=lambda name: name != MARKER)
         for name in moves:
             old = self._path(OLD, name)
+            # What is in `old/` was moved before a crash, and what has its name by now is new.
             if not os.path.lexists(old):
                 self._move(self._place(name), old)
+            # Durable before any other file is moved: no broker may open what a crash leaves half
+            # moved.
             if name == MARKER:
                 self._sync()
         self._forget_lock()
         for name in journal.directories:
             ownership.make_directories(self._place(name))
         for name in sorted(journal.puts, key=lambda name: name == MARKER):
+            # All else is durable before the directory is a store again.
             if name == MARKER:
                 self._sync()
             self._move(self._path(NEW, name), self._place(name))
+        # Before the journal says that all is done: it would not be looked at again.
         self._sync()
         self.set_state(State.APPLIED)
 
@@ -165,6 +170,7 @@ class Repair:
             is_in = name not in moved or os.path.lexists(self._path(OLD, name))
             if not os.path.lexists(new) and is_in:
                 self._move(self._place(name), new)
+            # As in `go_on`: from here until the old marker is back no broker opens the directory.
             if name == MARKER:
                 self._sync()
         self._forget_lock()

@@ -31,6 +31,8 @@ def undo(directory: str, tell: Progress = lambda *_: None) -> Repair:
         if journal.state is State.APPLIED:
             if names := differences(journal.after, listing(directory, tell)):
                 raise UsedSinceError(directory, names)
+            # Durable before the first file is moved back: after a crash in between, `go_on` would
+            # mend the wrong half.
             repair.set_state(State.UNDOING)
         elif journal.state is State.APPLYING:
             repair.set_state(State.UNDOING)
@@ -38,5 +40,6 @@ def undo(directory: str, tell: Progress = lambda *_: None) -> Repair:
         if names := differences(journal.before, listing(directory, tell)):
             raise UndoneDiffersError(directory, names, repair.name)
         repair.set_state(State.UNDONE)
+        # A crash before it is done leaves remains, which `clear_remains` removes.
         repair.remove()
         return repair
