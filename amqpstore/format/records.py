@@ -49,7 +49,6 @@ OPERATION = struct.Struct(">BBxxIQQQQ")
 MAX_COUNT = (1 << 32) - 1
 """The most messages that one operation names."""
 
-
 COMPRESSED = 1
 """The flag of a MESSAGE whose body is a zstd frame."""
 
@@ -443,8 +442,7 @@ def read_messages(
         magic, kind, flags, _, number, written_in, length, header_checksum, payload_checksum = (
             unpack(content, offset)
         )
-        # A SEGMENT record's checksum has another seed: if its length is wrong, no sound record
-        # follows it.
+        # A SEGMENT record has another seed: if its length is wrong, no sound record follows it.
         if (
             crc32c(content[offset : offset + 24], seed) != header_checksum
             or magic != MAGIC
@@ -561,8 +559,7 @@ def record_at(content: bytes, offset: int, segment: int, seed: int) -> Record | 
         return Gap(offset, offset, f"the record's {size} bytes run past the end of the file")
     if crc32c(memoryview(content)[payload_offset:end], header_checksum) != payload_checksum:
         return Gap(offset, end, "the payload's checksum does not match")
-    # A sound record in the wrong file: the disk has misdirected a write, or brings back what a
-    # recycled file had.
+    # A sound record in the wrong file: a misdirected write, or what a recycled file had before.
     if written_in != segment:
         return Gap(offset, end, f"the record was written for segment {written_in}")
     if kind not in _KINDS or flags > (COMPRESSED if kind == Kind.MESSAGE else 0):
@@ -571,7 +568,6 @@ def record_at(content: bytes, offset: int, segment: int, seed: int) -> Record | 
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)
-
 
 _OPERATION_KINDS = frozenset(int(kind) for kind in OperationKind)
 

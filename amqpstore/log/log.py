@@ -280,8 +280,7 @@ class Log:
                     batch.encode(segment, self._seed, self._compressor)
                 if self._companion is not None:
                     # Before the append, so that the followers sync while this disk does. After a
-                    # crash here they may have this one batch more than this member, and it was
-                    # confirmed to no one.
+                    # crash here they may have this batch and this member not: it is unconfirmed.
                     self._companion.begin(batch)
                 self._append(segment, batch)
             # A crash before this returns leaves any part of the batch, which is a torn tail, or all

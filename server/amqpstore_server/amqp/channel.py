@@ -357,6 +357,8 @@ class AmqpChannel:
         return queue
 
     def on_basic_cancel(self, method: methods.BasicCancel) -> None:
+        # An unknown tag is answered too, as in RabbitMQ: its queue may have been deleted a moment
+        # ago.
         self.broker_channel.cancel(method.consumer_tag)
         if not method.no_wait:
             self._send(methods.BasicCancelOk(consumer_tag=method.consumer_tag))

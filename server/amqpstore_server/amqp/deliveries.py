@@ -88,6 +88,8 @@ def add_deliveries(
             if BLIND in properties:
                 properties = visible(properties)
             content_bytes = _CONTENT.size + len(properties)
+            # A content header is one frame (section 4.2.6.1), and this client's frame-max may be
+            # smaller than the publisher's.
             if content_bytes > largest:
                 properties = shortened(properties, largest - _CONTENT.size)
                 content_bytes = _CONTENT.size + len(properties)

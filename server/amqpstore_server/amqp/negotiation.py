@@ -102,6 +102,7 @@ class Negotiation:
     def tune_ok(self, method: methods.ConnectionTuneOk) -> bool:
         """Take over the client's limits. Returns False if they exceed what was proposed."""
         limits = self._limits
+        # In tune-ok 0 means that the client has no limit of its own.
         channel_max = method.channel_max or limits.channel_max
         frame_max = method.frame_max or limits.frame_max
         if channel_max > limits.channel_max or not (

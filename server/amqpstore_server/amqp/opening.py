@@ -119,6 +119,8 @@ class Opening:
         if header is None:
             return
         if not self._negotiation.speaks(header):
+            # Section 4.2.2: the client learns from this header what is spoken here, and then the
+            # socket is closed.
             self._outbox.add(PROTOCOL_HEADER)
             connection.move(ConnectionEvent.END)
             return

@@ -120,6 +120,8 @@ async def _addresses(client: socket.socket, host: str, port: int) -> Addresses:
     if addresses is None:
         # Of a proxy that has left again, the socket does not know the address any more.
         return Addresses(host, port, *client.getsockname()[:2])
+    # A client of this machine may do more than others (see `first_users`), so only a proxy of this
+    # machine is believed to have one.
     if is_loopback(addresses.host) and not is_loopback(host):
         raise ProxyHeaderError(
             f"it names {addresses.host}, which is this machine, from another one"

@@ -56,6 +56,9 @@ class ProxiedListener(socket.socket):
         with self._lock:
             if self._signal.fileno() >= 0 and len(self._waiting) < _MAX_WAITING:
                 with suppress(BlockingIOError):
+                    # `accept` may read this byte at once, and then waits for the lock until its
+                    # client is in the line. If the pair's buffer is full, there is no byte, and no
+                    # client.
                     self._signal.send(b"c")
                     self._waiting.append(client)
                     return

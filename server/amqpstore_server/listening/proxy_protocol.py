@@ -62,6 +62,7 @@ def missing_bytes(start: bytes) -> int:
     if known is _LINE:
         if len(start) >= _MAX_LINE_BYTES and b"\n" not in start:
             raise ProxyHeaderError(f"a line of more than {_MAX_LINE_BYTES} bytes")
+        # Byte by byte: what is behind the line is the client's, or that of its TLS.
         return 0 if b"\n" in start else 1
     if len(start) < FIXED.size:
         return FIXED.size - len(start)

@@ -117,6 +117,7 @@ class LoginChecks:
         try:
             await event.wait()
         except trio.Cancelled:
+            # The turn came at the same moment as the cancellation: it would be lost to all others.
             if event.is_set():
                 self._next()
             else:

@@ -133,12 +133,8 @@ class Writing:
         self._taken_at = min(now, self._taken_at + seconds)
 
     async def last_words(self, drained_bytes: int, *, has_no_input: bool) -> None:
-        """Give the client some seconds to read the last bytes, such as a close method.
-
-        And to close its side: closing a socket with unread input resets the connection, so the
-        client would fail on its next write, and lose the close method. A client that has closed
-        the connection itself does so first: one whose threads close it at once would otherwise
-        take the end of the socket for a failure.
+        """Give the client some seconds to read the last bytes, such as a close method, and to close
+        its side.
 
         Args: drained_bytes, the most that is still read from it; has_no_input, whether it has
         closed its side.
@@ -154,12 +150,16 @@ class Writing:
                 await trio.lowlevel.wait_writable(self._socket)
                 self._send(trio.current_time())
                 self.send_now(trio.current_time())
+            # A client that has closed the connection itself closes its socket first: one whose
+            # threads close it at once would take the end of the socket for a failure.
             if self._amqp.state is ConnectionState.CLOSED:
                 with trio.move_on_after(_LEAVING_S):
                     await self._drop_input(drained_bytes)
                     return
             if has_no_input:
                 return
+            # Closing a socket with unread input resets the connection (RFC 1122, 4.2.2.13): the
+            # client would fail on its next write, and lose the close method.
             self._socket.shutdown(socket.SHUT_WR)
             await self._drop_input(drained_bytes)
 

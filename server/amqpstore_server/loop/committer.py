@@ -279,5 +279,6 @@ class Committer:
                 failure = error
             self._written.put(_Written(batch, failure))
             self._on_written()
+            # No batch is written behind one that is not durable: see `Log._fail`.
             if failure:
                 return

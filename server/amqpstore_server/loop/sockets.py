@@ -108,6 +108,8 @@ class Sockets:
         others, and before anything else is read. Other tasks run after that if somebody is left.
         """
         self._listeners[listener.fileno()] = arrivals
+        # Edge-triggered: while none may be let in, those who have connected would end each `wait`
+        # at once.
         self._selector.register(listener.fileno(), select.EPOLLIN | select.EPOLLET)
 
     def add(self, sock: HasDescriptor, reader: SocketReader) -> None:
@@ -139,6 +141,8 @@ class Sockets:
         if not reader.has_more:
             if descriptor in self._unwatched:
                 self._unwatched.remove(descriptor)
+                # Level-triggered: a read is bounded, and what it leaves in the socket is found
+                # again in the next round.
                 self._selector.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
             return
         self._unwatch(descriptor)

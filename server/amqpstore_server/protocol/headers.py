@@ -55,6 +55,7 @@ class Headers(dict[bytes, ContentHeader]):
             self._read.entry_count += len(payload)
             raise
         self._read.entry_count += count
+        # Section 4.2.6.1: 501.
         if header.class_id != BasicPublish.class_id:
             raise FrameError(
                 f"a content header of class {header.class_id} behind a method of class "

@@ -178,6 +178,7 @@ class Receiver:
                     contents.collect(channel, memoryview(content)[payload_offset:])
                     return size
                 break
+            # Before the payload is decoded: section 4.2.3 asks for that order.
             if content[end] != FRAME_END:
                 raise FatalFramingError(f"a frame ends with {content[end]:#04x}, not with 0xce")
             self._frame(frame_type, channel, content, payload_offset, end)
@@ -222,6 +223,7 @@ class Receiver:
                 self._header(channel, content[start:end])
             elif frame_type == FRAME_BODY:
                 self._body(channel, memoryview(content)[start:end])
+            # Section 4.2.3: 503 for a heartbeat on another channel than 0.
             elif channel:
                 raise CommandInvalid(f"a heartbeat frame on channel {channel}")
         except AmqpError as error:
@@ -252,6 +254,7 @@ class Receiver:
             self.received.events.append(ReceivedMethod(channel, method))
 
     def _header(self, channel: int, payload: bytes) -> None:
+        # Section 4.2.6.1: 504.
         if not channel:
             raise ChannelError("a content header on channel 0")
         content = self.contents.get(channel)
@@ -273,6 +276,8 @@ class Receiver:
             if not header.body_size:
                 del self.contents[channel]
         elif header.body_size > self._max_message_bytes:
+            # The client has sent the body before it hears of this, so that is skipped and not an
+            # error.
             content.refused = True
             error = ContentTooLarge(
                 f"a body of {header.body_size} bytes is larger than the limit, "

@@ -323,6 +323,7 @@ class Channel:
         while redeliveries and self.outlet.is_writable:
             delivery = redeliveries.popleft()
             consumer = delivery.consumer
+            # A get, or a consumer that was cancelled: it cannot be sent there again.
             if consumer is None or self.consumers.get(consumer.tag) is not consumer:
                 self.settled(delivery, requeue=True)
                 continue
@@ -363,6 +364,7 @@ class Channel:
         consumers = [*self.consumers.values()]
         self.consumers.clear()
         self._consumer_events.deleted(*consumers)
+        # Before anything is requeued, which would otherwise be delivered to them again.
         self.vhost.remove_consumers(consumers)
         if self._mode is ChannelMode.DTX:
             self.vhost.branches.channel_closed(self)

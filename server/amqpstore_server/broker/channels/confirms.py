@@ -100,6 +100,8 @@ class Publisher:
         self.count(route, messages[0].envelope.exchange, count, flags, 0)
         self._agenda.spent += route.copies * COPY_COST
         if flags.mandatory and not route.is_routed:
+            # Before the confirm, as in RabbitMQ: a publisher that has its confirm does not look for
+            # a return any more.
             self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
             self._agenda.arrivals.update(route.touches)
@@ -286,5 +288,6 @@ class Publisher:
         if not self._waiting_confirms:
             self.outlet.confirm(last, multiple=last > first)
             return
+        # `multiple` would confirm earlier ones, too, that the disk does not have yet.
         for tag in range(first, last + 1):
             self.outlet.confirm(tag, multiple=False)

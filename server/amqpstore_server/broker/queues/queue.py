@@ -457,6 +457,7 @@ class Queue:
         """Return when a message that arrives now expires; 0 is never."""
         ttl = self.settings.message_ttl
         if envelope.expiration_ms is not None:
+            # The smaller one holds, as in RabbitMQ.
             ttl = envelope.expiration_ms if ttl is None else min(ttl, envelope.expiration_ms)
         return 0 if ttl is None else self._services.clock.wall_ms() + ttl
 

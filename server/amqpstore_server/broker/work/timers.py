@@ -89,6 +89,8 @@ class Timers:
             timer = heapq.heappop(self._heap)[2]
             timer.set(0)
             due.append(timer)
+        # All of them were taken off before: an action that sets a timer to now would keep this from
+        # ending.
         for timer in due:
             called(timer.action)
         return bool(due)
