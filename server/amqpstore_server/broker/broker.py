@@ -159,8 +159,15 @@ class Broker:
 
     def counters(self) -> ChannelCounters:
         """Return what has passed through all channels since the start."""
-        counters = [vhost.counters for vhost in self._all_vhosts]
-        return ChannelCounters.sum_of([self._past, *counters])
+        return self.counters_by_vhost()[1]
+
+    def counters_by_vhost(self) -> tuple[dict[str, ChannelCounters], ChannelCounters]:
+        """Return what has passed through all channels since the start: of each virtual host, by its
+        name, and of all that there ever were.
+        """
+        by_name = {name: vhost.counters for name, vhost in self.vhosts.items()}
+        deleted = [vhost.counters for vhost in self.deleted.values()]
+        return by_name, ChannelCounters.sum_of([self._past, *by_name.values(), *deleted])
 
     def departures(self) -> Departures:
         """Return what has left all queues since the start."""

@@ -14,13 +14,14 @@ from importlib.metadata import version
 from prometheus_client.core import Metric
 
 from amqpstore_server.amqp.channel import AmqpChannel
+from amqpstore_server.broker.monitoring.counters import ChannelCounters
 from amqpstore_server.broker.rules.settings import LetterStrategy
 from amqpstore_server.loop.alarms import available_bytes
 from amqpstore_server.metrics.families import Described, Families, facts, family, histogram, single
 from amqpstore_server.metrics.objects import amount_metrics, amounts
 from amqpstore_server.metrics.process import Values, process_values
 from amqpstore_server.metrics.source import MetricsSource
-from amqpstore_server.statistics.sampler import TOTAL_FIELDS
+from amqpstore_server.statistics.sampler import LENGTHS
 from amqpstore_server.terms.replication_figures import FollowerFigures
 
 _PREFIX = "rabbitmq_"
@@ -162,16 +163,9 @@ def of_node(source: MetricsSource, names: Collection[str], prefix: str) -> Famil
     wanted = {one for name in names for one in _NODE_FAMILIES.get(name, ())}
     yield from _who(source)
     if wanted:
-        for found in families(source):
+        for found in families(source, source.broker.counters()):
             if any(sample.name.removeprefix(_PREFIX) in wanted for sample in found.samples):
                 yield _renamed(found, prefix)
-
-
-def without_sums(source: MetricsSource, names: Collection[str]) -> Families:
-    """Yield all of them but those that are sums of the objects' metrics: `names` has these."""
-    for found in families(source):
-        if not any(sample.name in names for sample in found.samples):
-            yield found
 
 
 def _renamed(found: Metric, prefix: str) -> Metric:
@@ -186,14 +180,16 @@ def _renamed(found: Metric, prefix: str) -> Metric:
     return made
 
 
-def families(source: MetricsSource) -> Families:
-    """Yield all of them, without those of single objects."""
+def families(source: MetricsSource, counters: ChannelCounters) -> Families:
+    """Yield all of them, without those of single objects. Args: counters, the sums over all
+    channels.
+    """
     yield from _who(source)
-    yield from _global(source)
+    yield from _global(source, counters)
     yield from _logins(source)
     described = Described(f"{_PREFIX}message_size_bytes", "Size of messages from publishers")
     yield histogram(described, source.broker.services.statistics.message_sizes, PROTOCOL)
-    for values in (_gauges(source), _counted(source), _process(source)):
+    for values in (_gauges(source, counters), _counted(source, counters), _process(source)):
         for name, help_text, value in values:
             yield single(Described(_PREFIX + name, help_text), value)
 
@@ -234,8 +230,7 @@ def of_follower(figures: FollowerFigures, began_s: float) -> Families:
         yield single(Described(_PREFIX + name, help_text), value)
 
 
-def _global(source: MetricsSource) -> Families:
-    counters = source.broker.counters()
+def _global(source: MetricsSource, counters: ChannelCounters) -> Families:
     prefix = f"{_PREFIX}global_"
     for name, field, labels, help_text in _GLOBAL:
         yield single(Described(prefix + name, help_text), getattr(counters, field), labels)
@@ -286,10 +281,10 @@ def _all_channels(source: MetricsSource) -> list[AmqpChannel]:
     return [channel for one in source.connections() for channel in one.channels]
 
 
-def _gauges(source: MetricsSource) -> Values:
+def _gauges(source: MetricsSource, counters: ChannelCounters) -> Values:
     """Yield what there is, as of the last pass of the sampler."""
     figures = source.sampler.figures
-    total = dict(zip(TOTAL_FIELDS, source.sampler.total_values(), strict=True))
+    lengths = dict(zip(LENGTHS, source.sampler.lengths(), strict=True))
     connections = [one for one in source.connections() if one.vhost]
     yield "connections", "Open connections", len(connections)
     yield "channels", "Open channels", len(_all_channels(source))
@@ -303,21 +298,20 @@ def _gauges(source: MetricsSource) -> Values:
         ("channel_messages_unacked", "messages_unacknowledged"),
         ("queue_messages", "messages"),
     ):
-        yield name, _LENGTHS[field], total[field]
+        yield name, _LENGTHS[field], lengths[field]
     values = zip(amount_metrics().items(), amounts(figures.messages), strict=True)
     for (name, help_text), value in values:
         yield name, help_text, value
-    unconfirmed = source.broker.counters()
     yield (
         "channel_messages_unconfirmed",
         "Messages published and not yet confirmed",
-        unconfirmed.confirmable - unconfirmed.confirm - unconfirmed.refuse,
+        counters.confirmable - counters.confirm - counters.refuse,
     )
 
 
-def _counted(source: MetricsSource) -> Values:
+def _counted(source: MetricsSource, counters: ChannelCounters) -> Values:
     """Yield what has happened since the start."""
-    counters, services = source.broker.counters(), source.broker.services
+    services = source.broker.services
     measures = services.store.measures
     for name, field, help_text in _CHANNELS:
         yield name, help_text, getattr(counters, field)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from amqpstore.upkeep.figures import StoreFigures
+from amqpstore_server.broker.monitoring.counters import ChannelCounters
 from amqpstore_server.broker.monitoring.departures import dead_lettered, reasons_of_all
 from amqpstore_server.metrics.families import Described, Families, family, histogram, single
 from amqpstore_server.metrics.source import MetricsSource
@@ -15,24 +16,25 @@ _PREFIX = "amqpstore_"
 Values = Iterator[tuple[str, str, float]]
 
 
-def families(source: MetricsSource) -> Families:
-    """Yield all of them."""
+def families(source: MetricsSource, counters: ChannelCounters) -> Families:
+    """Yield all of them. Args: counters, the sums over all channels."""
     yield from _histograms(source)
-    yield from _departures(source)
+    yield from _departures(source, counters)
     figures = source.broker.services.store.statistics.figures()
-    for values in (_log(figures), _memory(source, figures), _work(source), _start(figures)):
+    work = _work(source, counters)
+    for values in (_log(figures), _memory(source, figures), work, _start(figures)):
         for name, help_text, value in values:
             yield single(Described(_PREFIX + name, help_text), value)
 
 
-def _departures(source: MetricsSource) -> Families:
+def _departures(source: MetricsSource, counters: ChannelCounters) -> Families:
     """Yield how messages have left queues, or never entered one, by reason."""
     departures = source.broker.departures()
     for name, help_text, counts in (
         (
             "messages_left_total",
             "Messages that have left, or never entered a queue",
-            reasons_of_all(departures, source.broker.counters()),
+            reasons_of_all(departures, counters),
         ),
         (
             "messages_dead_lettered_total",
@@ -129,11 +131,10 @@ def _memory(source: MetricsSource, figures: StoreFigures) -> Values:
     yield "statistics_memory_budget_bytes", "Memory that samples may take", MAX_BYTES
 
 
-def _work(source: MetricsSource) -> Values:
+def _work(source: MetricsSource, counters: ChannelCounters) -> Values:
     measures = source.broker.services.store.measures
     yield "compacted_bytes_total", "Bytes read and written by compaction", measures.compacted_bytes
     yield "freed_bytes_total", "Bytes freed by compaction", measures.freed_bytes
-    counters = source.broker.counters()
     yield "rejected_messages_total", "Messages rejected", counters.reject
     yield "requeued_messages_total", "Messages requeued", counters.requeue
     yield "queues_set_aside", "Queues that have failed", len(source.broker.set_aside)

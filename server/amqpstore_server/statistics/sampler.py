@@ -17,10 +17,13 @@ from typing import Generic, NamedTuple, TypeVar
 from amqpstore_server.amqp.channel import AmqpChannel
 from amqpstore_server.amqp.connection import AmqpConnection
 from amqpstore_server.broker.broker import Broker
-from amqpstore_server.broker.monitoring.counters import ExchangeCounters, OctetCounters
+from amqpstore_server.broker.monitoring.counters import (
+    ChannelCounters,
+    ExchangeCounters,
+    OctetCounters,
+)
 from amqpstore_server.broker.queues.message_sums import MessageSums, volatile_count
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.statistics.latencies import Quantiles, RecentLatency
 from amqpstore_server.statistics.node import NODE_FIELDS, node_values
 from amqpstore_server.statistics.series import (
@@ -373,12 +376,13 @@ class Sampler:
             for name in [name for name in known if name not in self._broker.vhosts]:
                 del known[name]
         now_ms = self._clock.monotonic_ms()
-        for name, vhost in self._broker.vhosts.items():
+        by_vhost, of_all = self._broker.counters_by_vhost()
+        for name, counters in by_vhost.items():
             series = self.vhosts.get(name)
             if series is None:
                 series = self.vhosts[name] = CounterSeries(VHOSTS, len(VHOST_FIELDS))
-            series.add(now_ms, self.vhost_values(vhost))
-        self.totals.add(now_ms, self.total_values())
+            series.add(now_ms, self.vhost_values(name, counters))
+        self.totals.add(now_ms, self.total_values(of_all))
         for latency in self._latencies.values():
             latency.sample(now_ms)
 
@@ -397,26 +401,35 @@ class Sampler:
             if not index % _AT_ONCE:
                 yield
 
-    def vhost_values(self, vhost: VirtualHost) -> tuple[int, ...]:
-        """Return the values of `VHOST_FIELDS`; lengths and octets are those of the last pass."""
-        ready, unacked, letters = self._lengths.get(vhost.name, (0, 0, 0))
-        octets = self._octets_of.get(vhost.name, (0, 0))
-        passed: tuple[int, ...] = _channel(vhost.counters)
+    def vhost_values(self, name: str, counters: ChannelCounters) -> tuple[int, ...]:
+        """Return the values of `VHOST_FIELDS`; lengths and octets are those of the last pass.
+
+        Args: counters, the sums over the channels of the virtual host.
+        """
+        ready, unacked, letters = self._lengths.get(name, (0, 0, 0))
+        octets = self._octets_of.get(name, (0, 0))
+        passed: tuple[int, ...] = _channel(counters)
         return (*passed, ready, unacked, ready + unacked + letters, *octets)
 
     def node_values(self) -> tuple[int, ...]:
         """Return the values of `NODE_FIELDS`."""
         return node_values(self._broker, sum(1 for _ in self._connections()))
 
-    def total_values(self) -> tuple[int, ...]:
-        """Return the values of `TOTAL_FIELDS`, as `vhost_values` does."""
-        services = self._broker.services
+    def lengths(self) -> tuple[int, int, int]:
+        """Return the values of `LENGTHS` of all virtual hosts, as of the last pass."""
         ready = sum([lengths[0] for lengths in self._lengths.values()])
         unacked = sum([lengths[1] for lengths in self._lengths.values()])
         messages = sum([sum(lengths) for lengths in self._lengths.values()])
+        return ready, unacked, messages
+
+    def total_values(self, counters: ChannelCounters) -> tuple[int, ...]:
+        """Return the values of `TOTAL_FIELDS`, as `vhost_values` does. Args: counters, the sums
+        over all channels.
+        """
+        services = self._broker.services
         return (
-            *_channel(self._broker.counters()),
-            *(ready, unacked, messages),
+            *_channel(counters),
+            *self.lengths(),
             *_octets(self.octets()),
             *_churn(services.statistics.churn),
             *(services.store.measures.read_messages, services.store.measures.written_messages),

@@ -59,10 +59,12 @@ class Statistics:
         # The disk does not belong to any virtual host.
         disk = DISK if vhosts is None else ()
         if vhosts is None:
-            report = self._report(TOTAL_FIELDS, sampler.total_values(), [sampler.totals])
+            report = self._report(
+                TOTAL_FIELDS, sampler.total_values(self._broker.counters()), [sampler.totals]
+            )
         else:
             seen = [vhost for name, vhost in self._broker.vhosts.items() if name in vhosts]
-            rows = [sampler.vhost_values(vhost) for vhost in seen]
+            rows = [sampler.vhost_values(one.name, one.counters) for one in seen]
             values = [sum(of_field) for of_field in zip(*rows, strict=True)]
             series = [sampler.vhosts[one.name] for one in seen if one.name in sampler.vhosts]
             report = self._report(VHOST_FIELDS, values or [0] * len(VHOST_FIELDS), series)
@@ -77,14 +79,17 @@ class Statistics:
         """Return the figures of the node and what was counted there, each with its rate."""
         sampler = self._sampler
         report = self._report(NODE_FIELDS, sampler.node_values(), [sampler.node])
-        totals = self._report(TOTAL_FIELDS, sampler.total_values(), [sampler.totals])
+        totals = self._report(
+            TOTAL_FIELDS, sampler.total_values(self._broker.counters()), [sampler.totals]
+        )
         return {**report.row(NODE_FIELDS, None), **totals.row(CHURN, None)}
 
     def vhost(self, vhost: VirtualHost, ranges: SampleRanges = NO_RANGES) -> Json:
         """Return the lengths, `message_stats` and octets of a virtual host."""
         sampler = self._sampler
         series = sampler.vhosts.get(vhost.name)
-        report = self._report(VHOST_FIELDS, sampler.vhost_values(vhost), _listed(series))
+        values = sampler.vhost_values(vhost.name, vhost.counters)
+        report = self._report(VHOST_FIELDS, values, _listed(series))
         return {
             **report.row(LENGTHS, ranges.lengths),
             "message_stats": report.messages((*PUBLISH, *DELIVER), ranges.msg_rates),

@@ -12,15 +12,14 @@ from amqpstore_server.management.errors import HttpError
 from amqpstore_server.management.needs import Needs
 from amqpstore_server.management.routes import ApiRoute
 from amqpstore_server.management.steps import InSteps
-from amqpstore_server.metrics import health, objects, rabbitmq, replicas, store
+from amqpstore_server.metrics import health, objects, rabbitmq, store, whole
 from amqpstore_server.metrics.exposition import MetricsFormat
 
 
 async def get_metrics(call: Call) -> Answer:
     """Return the metrics of the broker as a whole."""
     source, written = call.context.metrics, _format(call)
-    families = chain(rabbitmq.families(source), store.families(source), replicas.families(source))
-    return await _answer(written, map(written.family, families))
+    return await _answer(written, map(written.family, whole.families(source)))
 
 
 async def get_per_object(call: Call) -> Answer:
@@ -28,13 +27,8 @@ async def get_per_object(call: Call) -> Answer:
     sums of these.
     """
     source, written = call.context.metrics, _format(call)
-    others = chain(
-        rabbitmq.without_sums(source, objects.OBJECT_METRICS),
-        store.families(source),
-        replicas.families(source),
-    )
-    of_objects = objects.per_object(source, written)
-    return await _answer(written, chain(map(written.family, others), of_objects))
+    others = map(written.family, whole.without_sums(source))
+    return await _answer(written, chain(others, objects.per_object(source, written)))
 
 
 async def get_detailed(call: Call) -> Answer:

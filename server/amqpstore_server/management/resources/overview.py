@@ -101,8 +101,9 @@ def _object_totals(call: Call, visible: list[str]) -> dict[str, int]:
 def _departures(call: Call, visible: list[str] | None) -> dict[str, Any]:
     """Return how messages have left, in some virtual hosts, or in all that there ever were."""
     broker = call.context.broker
-    departures, counters = broker.departures(), broker.counters()
-    if visible is not None:
+    if visible is None:
+        departures, counters = broker.departures(), broker.counters()
+    else:
         departures, counters = Departures(), ChannelCounters()
         for name in visible:
             departures.add(broker.vhosts[name].departures)
