@@ -186,15 +186,15 @@ class LmdbCatalog:
                 raise DurabilityError(self._file_path, error) from error
 
     def _grow(self) -> None:
-        """Double the size of the map. Raises: OSError (it is unchanged), lmdb.Error, MemoryError.
-
-        LMDB unmaps its map before it asks for the larger one, and is unusable if it does not get
-        that. Nothing of the commit is written yet, so it is opened again with the old size.
+        """Double the size of the map. Raises: OSError (it is unchanged), lmdb.Error,
+        MemoryError.
         """
         map_bytes = self._environment.info()["map_size"]
         try:
             self._environment.set_mapsize(2 * map_bytes)
         except (lmdb.Error, MemoryError) as error:
+            # LMDB has unmapped its map by now, and is unusable. Nothing of the commit is written
+            # yet: it is opened again with the old size.
             self._environment.close()
             self._open(map_bytes, create=False)
             raise OSError(errno.ENOMEM, str(error), self._file_path) from error
@@ -221,14 +221,13 @@ class LmdbCatalog:
 
 
 def found_no_room(path: str, error: Exception) -> bool:
-    """Tell whether a commit to the file `path` failed because the disk is full. LMDB reports a
-    write that stops half-way for that reason as an input/output error.
-    """
+    """Tell whether a commit to the file `path` failed because the disk is full."""
     if isinstance(error, lmdb.DiskError):
         return True
     with contextlib.suppress(OSError):
         found = os.statvfs(path)
         is_full = found.f_bavail * found.f_frsize < _FULL_BYTES
+        # LMDB takes a write that the full disk has ended half-way for an input/output error.
         return is_full and os.strerror(errno.EIO) in str(error)
     return False
 

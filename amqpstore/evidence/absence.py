@@ -77,14 +77,14 @@ def find_absent(
     offset_tables: Mapping[int, OffsetTableRow],
     there: Collection[int],
 ) -> Iterator[AbsentMessages]:
-    """Yield what the files of segments do not have.
+    """Yield what the files of segments do not have. Of very many segments whose names are there
+    only the newest ones are looked at.
 
-    Of a store of many segments only the newest ones are looked at, unless their names are missing:
-    a start must not take as long as a backlog is large.
     Args: there, the numbers of the segments that have a name.
     """
     for place, account in enumerate(accounts, _SIZES_READ - len(accounts)):
         is_there = account.number in there
+        # A start must not take the longer the larger the backlog is.
         if is_there and place < 0:
             continue
         size = size_of(files, segment_path(directory, account.number)) if is_there else 0

@@ -529,13 +529,11 @@ class Log:
         return replaced
 
     def close(self) -> None:
-        """Close every file.
-
-        Except one that another thread is writing to: its descriptor might be reused for another
-        file, a client's socket, before that call ends. So `write` closes it then.
-        """
+        """Close every file, but for one that another thread is writing to: `write` closes that."""
         self._is_closed = True
         self._descriptors.close()
+        # Not while it is written to: its descriptor might be another file's, or a client's socket,
+        # before that call ends.
         if self._last_written and self._writing.acquire(blocking=False):
             self._last_written.seal()
             self._writing.release()

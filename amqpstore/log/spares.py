@@ -80,7 +80,8 @@ class Spares:
             self._give_up(spare, error)
             return
         self._ready.append(spare)
-        if self._is_closed:  # meanwhile
+        # `close` may have removed all of them while this thread was writing zeros.
+        if self._is_closed:
             self.remove()
 
     def take(self, path: str, batch_bytes: int) -> File | None:

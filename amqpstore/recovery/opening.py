@@ -128,15 +128,14 @@ def open_directory(
 def _write_findings(backing: Backing, recovered: Recovered) -> None:
     """Write what recovery has found, before anything else is written. Raises: DurabilityError,
     OSError.
-
-    The rows before the files: a crash between them leaves files without a row, for the next start.
-    The end of the log is noted before anything is written after it.
     """
     files, directory, _, catalog, *_ = backing
     if recovered.report.shortfall:
         make_notes_durable(files, directory)
     for path in recovered.copies:
         copy_to_quarantine(files, directory, path)
+    # The rows before the files: a crash between them leaves files without a row, for the next
+    # start. With them goes the end of the log, behind which nothing may be written before.
     if recovered.changes:
         catalog.commit(recovered.changes)
     for path in recovered.leftovers:
@@ -170,15 +169,14 @@ def _begin_term(backing: Backing, recovered: Recovered, term: int) -> None:
 
 def _drop_lost_pages(files: Files, path: str) -> None:
     """Make reads of the catalog come from the disk, and not from what a failed commit left in
-    memory.
-
-    Files are removed because such a commit says so, and the next power cut would bring back the
-    catalog that needs them. LMDB writes the old state over a failed one: that is synced first.
+    memory: files would be removed because such a commit says so, and the next power cut would bring
+    back the catalog that needs them.
     """
     if not files.exists(path):
         return  # The catalog decides what that means.
     file = files.open(path)
     try:
+        # LMDB writes the old state over a failed one. What is not synced is not dropped either.
         file.datasync()
         file.drop_cache()
     finally:
@@ -188,10 +186,7 @@ def _drop_lost_pages(files: Files, path: str) -> None:
 def make_store(
     files: Files, directory: str, open_catalog: OpenCatalog, store_id: uuid.UUID
 ) -> None:
-    """Create an empty store in a directory without a marker; the marker is written last.
-
-    So a store with a marker has a catalog: if it is missing, it was lost.
-    """
+    """Create an empty store in a directory without a marker."""
     files.make_directory(os.path.join(directory, SEGMENTS))
     files.make_directory(os.path.join(directory, INDEX))
     catalog_path = os.path.join(directory, CATALOG)
@@ -203,6 +198,7 @@ def make_store(
         catalog.close()
     # LMDB syncs its file, but not its directory entry.
     files.sync_directory(catalog_path)
+    # Last: where there is a marker there was a catalog, and one that is missing was lost.
     marker.write(files, directory, store_id)
 
 

@@ -18,10 +18,9 @@ from amqpstore.upkeep.maintenance import Maintenance
 class Upkeep:
     """Keeps one open store small: its log, and the memory that its messages take.
 
-    All of it can be done later as well: nothing that was promised waits for it. Definitions that
-    wait in a group are committed before, as a checkpoint removes index files of queues that the
-    catalog does not have. An error after which it is unknown how far a checkpoint or a compaction
-    came ends all writing: see `OpenState.working`.
+    All of it can be done later as well: nothing that was promised waits for it. An error after
+    which it is unknown how far a checkpoint or a compaction came ends all writing: see
+    `OpenState.working`.
     """
 
     def __init__(
@@ -51,6 +50,7 @@ class Upkeep:
         """
         self._state.check()
         SPARE.fill()
+        # A checkpoint removes the index files of queues that the catalog does not have.
         if self._definitions.waiting:
             self._definitions.commit_group()
         if self._disposal.runs or self._disposal.lists:

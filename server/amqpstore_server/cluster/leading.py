@@ -534,13 +534,11 @@ class Leader:
                 yield proof(fence, self._view, name, request)
 
     def _may_enter(self, name: str, follower: FollowerProgress, now: float) -> bool:
-        """Tell whether a follower is a voter, and at most a second behind.
-
-        While etcd does not answer no follower can enter the list, and where only promises hold, one
-        that has not promised yet would end this leader's term.
-        """
+        """Tell whether a follower is a voter, and at most a second behind."""
         if not follower.is_streaming or follower.is_stopped or not self._view.is_voter(name):
             return False
+        # While etcd does not answer no follower can enter the list; and where only promises hold,
+        # one that has not promised yet would end this leader's term.
         if now >= self._tenure.until or now >= follower.promised_until:
             return False
         behind = next((one.at for one in self._sealed if one.seq > follower.acked), now)
@@ -555,14 +553,13 @@ class Leader:
     def _reason_to_drop(self, name: str, now: float) -> DropReason | None:
         """Return why a member has to leave the list; None if it has not: it has lost data, is
         overdue, silent or too slow, or no longer of the group.
-
-        The list is never shrunk below the minimum: nothing is committed below it, and it would cost
-        candidates. Only who has lost data leaves in any case.
         """
         if name == self._identity.member:
             return None
         if name in self._followers and self._followers[name].has_lost:
+            # In any case: elected, it would lack what was confirmed.
             return DropReason.LOST
+        # Nothing is committed below the minimum: there a shorter list would only cost candidates.
         if len(self.members) <= self._view.min_in_sync:
             return None
         if not self._view.is_voter(name):
@@ -787,15 +784,14 @@ class Leader:
     def _reason_to_give_way(self, now: float) -> str:
         """Return why to resign, if others could commit and this leader has not been able to for a
         while; empty if it has not to.
-
-        The key of a member that has died stays for some seconds, and is no reason: a member counts
-        that says it has no leader, as it does once it misses the beats.
         """
         view, timing = self._view, self._timing
         if self._stalled_since is None or now - self._stalled_since < timing.stall_s:
             return ""
         if now - self._viewed_at > 2 * timing.read_every_s:
             return ""  # etcd does not answer
+        # The key of a member that has died stays for some seconds. One counts that says that it has
+        # no leader, as it does once it misses the beats.
         others = [one for one in self.members if self._is_other(one) and view.is_adrift(one)]
         out_of_reach = [one for one in others if not self._is_streaming(one)]
         if len(out_of_reach) < max(view.min_in_sync - 1, 1):

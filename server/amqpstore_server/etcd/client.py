@@ -137,16 +137,12 @@ class EtcdClient:
         )
 
     def grant(self, ttl_s: float) -> int:
-        """Grant a lease, and return its id.
-
-        An etcd with a long election timeout grants no short ones. A longer one than was asked for
-        is an error: a candidate counts on its request being dead when the lease is.
-
-        Raises: EtcdError.
-        """
+        """Grant a lease, and return its id. Raises: EtcdError."""
         asked_s = ceil(ttl_s)
 
         def lease_of(answer: messages.GrantAnswer) -> int:
+            # An etcd with a long election timeout grants no short ones. But a candidate counts on
+            # its request being dead after the time that it has asked for.
             if answer.ttl_s > asked_s:
                 raise MalformedAnswerError(
                     f"a lease of {asked_s} s was asked for, and one of {answer.ttl_s} s was "
@@ -206,6 +202,8 @@ class EtcdClient:
                 return Attempted("refused", 0, error.reason)
             except EndpointError as error:
                 problems.append(error)
+                # It may happen later still, and a second one could not be told from it. jetcd has
+                # repeated such requests, and lost updates by it (Jepsen, 2024).
                 if error.may_happen:
                     break
             except OtherEtcdError as error:

@@ -49,8 +49,7 @@ class EtcdDriver:
     """Four threads: a watch, keep-alives, the key that shows that this member runs, and everything
     else in the order it was asked for, but for a read, before which a lease or a transaction goes.
 
-    Keep-alives wait for nothing else: leadership must not be lost to a slow transaction. A read or
-    a keep-alive without an answer is not reported: the member asks again.
+    A read or a keep-alive without an answer is not reported: the member asks again.
 
     Args: is_fit, whether disk and event loop make progress: without it, no lease is kept alive.
     """
@@ -68,6 +67,7 @@ class EtcdDriver:
         self._is_fit = is_fit
         self._was_fit = True
         self._requests = Lane("etcd requests", self._request, _is_same_read, _is_waited_for)
+        # In a thread of their own: leadership must not be lost to a slow transaction.
         self._renewals = Lane("etcd keep-alives", self._keep_alive, _is_same_lease)
         self._presence_client = client.without_identity()
         self._showing = Lane(

@@ -25,11 +25,7 @@ class EtcdIdentity(NamedTuple):
 
 
 class IdentityCheck:
-    """Compares each answer with what was known when it was asked for; safe in all threads.
-
-    Once revisions went back there is no more agreement with this etcd: they go on from there, and
-    will be as high again.
-    """
+    """Compares each answer with what was known when it was asked for; safe in all threads."""
 
     def __init__(self, known: EtcdIdentity) -> None:
         self._known = known
@@ -51,6 +47,7 @@ class IdentityCheck:
 
         Raises: OtherEtcdError if revisions went back.
         """
+        # For good: revisions go on from where they went back to, and will be as high again.
         if self._went_back is not None:
             raise self._went_back
         return self._known.revision

@@ -119,16 +119,14 @@ class Reading:
         self.end()
 
     def _end_closed(self) -> None:
-        """End the connection of a client that has closed its side, within some milliseconds.
-
-        Nothing waits for that, unless there is no room for others. So its task is not cancelled,
-        which takes longer: as the client is being read, it waits for attention, unless an alarm has
-        just ended.
-        """
+        """End the connection of a client that has closed its side, within some milliseconds."""
         self.has_left = True
         if self._held_back is not None:
+            # An alarm has just ended, and its task has not had its turn since.
             self.end()
             return
+        # Its task is not cancelled, which takes longer: as the client was being read, it waits for
+        # attention. Nothing waits for its end, unless there is no room for others.
         self.stop()
         self._attention.set()
         if self._login.visitor.is_in_the_way:

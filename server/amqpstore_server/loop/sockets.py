@@ -248,14 +248,12 @@ class Sockets:
         return False
 
     def read(self, now: float) -> bool:
-        """Read once from each readable socket, until none is left or some milliseconds are over.
+        """Read once from each readable socket, until none is left or some milliseconds are over:
+        also from those that become readable meanwhile. Reads of earlier rounds are continued after
+        that, one at least. One that is costly is read last, and only if the others have had their
+        time; of those that have closed their side a few are read in each round, and whoever has
+        connected waits for that.
 
-        Sockets that become readable meanwhile are read too: their acks make room for deliveries,
-        and their publishes share this batch. But a client that sends without a break is read once,
-        so that deliveries keep up with it. Reads of earlier rounds are continued after that, one at
-        least. One that is costly is read last, and only if the others have had their time; of those
-        that have closed their side a few are read in each round, and whoever has connected waits
-        for that.
         Returns whether the time was over.
         """
         self._is_reading = True
@@ -318,6 +316,8 @@ class Sockets:
         last_s = began
         while True:
             if not ready:
+                # Those that are readable by now belong to this round: their acks make room for
+                # deliveries, and their publishes share this batch.
                 if self._has_looked:
                     self._has_looked = False
                     return False
@@ -354,6 +354,7 @@ class Sockets:
         readers, ready = self._readers, self._ready
         for descriptor, events in self._selector.poll(0):
             if reader := readers.get(descriptor):
+                # A client that sends without a break is read once, so that deliveries keep up.
                 if descriptor not in seen:
                     ready.append((descriptor, reader, events))
             elif arrivals := self._listeners.get(descriptor):

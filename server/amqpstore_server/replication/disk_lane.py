@@ -362,10 +362,9 @@ class DiskLane:
     def _keep_rewritten(self, store: FollowerStore) -> None:
         """Keep what was received of the segment that is written anew, when a connection has ended:
         a link that breaks sooner than a segment is sent would never bring the log any further.
-
-        Only if that makes the log longer, and takes nothing from it.
         """
         rewrite = self._rewrite
+        # Only where the log becomes longer by it, and loses nothing.
         if rewrite is None or not self._rewritten or self._is_broken or self._discard_behind:
             return
         try:
