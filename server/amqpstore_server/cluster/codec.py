@@ -117,6 +117,7 @@ class FrameReader(Generic[_F]):
             head, content = bytes(view[begin:start]), bytes(view[start:end])
         header = head[PREFIX.size :]
         computed = crc32c(content, crc32c(header, crc32c(head[: _LENGTHS.size])))
+        # Before the tag: what was damaged on its way is not to be taken for a forgery.
         if computed != checksum:
             raise PeerFrameError(
                 f"a frame of {end - begin} bytes has the checksum {computed:08x} and was sent with "

@@ -187,6 +187,7 @@ class Following:
             self.term,
             self._log.tail(),
         )
+        # Before Hello, which the leader answers by what it claims.
         if self._leader_protocol >= CLAIM_PROTOCOL:
             self._effects.append(Send(link, self.claim))
         self._effects.append(Send(link, hello))

@@ -311,6 +311,8 @@ class Leader:
             return
         is_known = hello.member in self._followers
         follower = self._followers.setdefault(hello.member, FollowerProgress(now))
+        # Of each member one connection counts: that the former one is gone may not have been
+        # noticed.
         self._hang_up(follower)
         follower.link, follower.spoke_at, follower.is_stopped = link, now, False
         # One whose disk is full connects each second, and must not seem well because of that.

@@ -131,6 +131,7 @@ class GroupMember:
         follows = self._follows()
         changes = (follows, health.is_disk_low) != (self._shown_follows, self._shown_disk_low)
         is_due = now >= self._show_at or changes
+        # One that hangs must not seem alive: in an election others would leave it its turn.
         if is_due and health.is_fit(now, self._timing) and self._may_show():
             self._show_at = now + self._timing.alive_every_s
             self._shown_follows, self._shown_disk_low = follows, health.is_disk_low

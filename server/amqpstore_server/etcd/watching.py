@@ -56,6 +56,7 @@ class Watching:
         watch = self._client.watch(revision + 1)
         try:
             with self._lock:
+                # `close` has come while the watch began, and found none to stop.
                 if self._closed.is_set():
                     return
                 self._watch = watch

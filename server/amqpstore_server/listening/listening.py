@@ -14,6 +14,7 @@ from amqpstore_server.config.keys import ConfigError
 from amqpstore_server.listening.admission import AdmissionLine, Admit
 from amqpstore_server.listening.proxied_listening import ProxyProtocolListener
 
+# Linux takes no more than net.core.somaxconn, which is this since 5.4 (listen(2)).
 _BACKLOG = 4096
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104
 _ACCEPTED_AT_ONCE = 128

@@ -64,6 +64,7 @@ def _cgroup_limits() -> list[int]:
     for _, controllers, path in groups:
         if controllers and "memory" not in controllers.split(","):
             continue
+        # A line of version 1 names its controllers; that of version 2 has none (cgroups(7)).
         root, name = (
             (f"{_CGROUPS}/memory", "memory.limit_in_bytes")
             if controllers

@@ -331,6 +331,7 @@ def _flags(raw: bytes) -> tuple[int, int]:
     last = flags
     while last & MORE_FLAGS:
         last, offset = read_short(raw, offset)
+        # Class basic has fourteen properties: a further word has none to announce.
         if last & ~MORE_FLAGS:
             raise MalformedError(f"property flags {last:#06x} behind the first are not known")
     if flags & _UNKNOWN_FLAG:

@@ -140,6 +140,7 @@ def _send(sock: HandshakeSocket, content: bytes, until: float) -> None:
 def _receive(sock: HandshakeSocket, size: int, until: float) -> bytes:
     received = b""
     while len(received) < size:
+        # Anew for each piece: a peer that sends a byte now and then has no more time than others.
         sock.settimeout(_left_s(until))
         piece = sock.recv(size - len(received))
         if not piece:

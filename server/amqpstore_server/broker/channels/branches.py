@@ -283,6 +283,7 @@ class Branches:
         label = {"vhost": self._vhost, "user": branch.user, "xid": list(xid)}
         prepared = transaction.prepare(label)
         branch.prepared = PreparedWork(self._services, prepared, transaction.queues)
+        # From now on only a transaction manager decides about it, however long that takes.
         branch.stop_timer()
         self._services.when_durable(partial(report, XaStatus.OK), or_else)
         yield from self._finishing(branch)

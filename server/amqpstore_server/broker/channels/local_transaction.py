@@ -237,6 +237,8 @@ class LocalTransaction:
             raise
         placed, self._placed = self._placed, []
         sequences = {queue: queue.next_sequence for queue, _, _ in placed}
+        # In one step and one batch: before it nothing is decided, and after it nothing can be
+        # undone.
         transaction.commit(channel.outlet.committed, channel.outlet.failed)
         if (trails := self._services.trails) is not None:
             # They are the first in each queue: what the transaction rejects goes there after them.

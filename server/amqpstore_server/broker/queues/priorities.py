@@ -138,6 +138,7 @@ class Priorities:
 
 def _first_but(store_queue: amqpstore.Queue, giver: object) -> int:
     """Return the sequence to start at in order to skip the messages that `giver` requeued."""
+    # What a consumer has requeued stays in memory, so none of it is at the head.
     if store_queue.is_head_paged:
         return 0
     first = 0

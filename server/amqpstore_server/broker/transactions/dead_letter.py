@@ -222,6 +222,8 @@ class DeadLetters:
             parsed, deaths, landmark = self._envelope(queue, exchange, envelope, reason, now_s)
             route = self._router.route(parsed)
             group_targets = route.queues
+            # As in RabbitMQ, what a client rejects may go in circles: only a cycle that nothing
+            # else ends is cut.
             if reason != Reason.REJECTED:
                 group_targets = [
                     target for target in route.queues if not landmark.is_cycle(target.name, deaths)

@@ -351,6 +351,8 @@ def when_moved(
     if columns:
         services.when_durable(services.moves.begin(left))
     for column in columns:
+        # Not ready before: until then a crash brings these messages back in the queue that they
+        # have left.
         services.when_durable(column.moved_in)
     if on_durable:
         services.when_durable(on_durable, or_else)
