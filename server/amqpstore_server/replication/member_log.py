@@ -48,6 +48,7 @@ class MemberLog:
         with self._lock:
             self._last.clear()
             self._last.extend(reversed(tail))
+            # All but the last one: that one still grows, so this is not where it ends.
             for number, end in [*reader.ends.items()][:-1]:
                 self._kept.keep(number, end)
             self._ends = {**self._kept.ends, **reader.ends}
@@ -73,6 +74,7 @@ class MemberLog:
             self._ends = {one: end for one, end in self._ends.items() if one <= behind.segment}
             if behind.segment:
                 self._ends[behind.segment] = behind.offset
+            # What was found out before may be about a batch that is gone now.
             self._last_lsns.clear()
             self._asked.clear()
 
@@ -107,6 +109,7 @@ class MemberLog:
         """Return a reader of all that is durable now, and of what is kept, from the segment on
         behind which none is missing.
         """
+        # Before the lock is taken: listing waits for the disk, and the state machine for the lock.
         there = self._there()
         with self._lock:
             number = max(self._ends, default=0)

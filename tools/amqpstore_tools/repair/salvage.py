@@ -97,6 +97,7 @@ def _add_later(known: Rows, others: Rows) -> None:
                 known[table].setdefault(key, row)
     for key, row in others.get("index", {}).items():
         there = known["index"].get(key)
+        # With another first sequence the row is of another file, which had the same number.
         if there and _progress(row) > _progress(there) and row["first"] == there["first"]:
             known["index"][key] = row
 

@@ -143,6 +143,8 @@ class Replays:
         """Add the copies to a transaction. Raises: as `replay`."""
         route = Route([target])
         for copy in self._copies(kept, request):
+            # Either may have been deleted while others had their turn, before this copy was
+            # yielded.
             if kept.is_deleted or target.is_deleted:
                 return ReplayOutcome.NOWHERE
             if copy is None:

@@ -196,6 +196,7 @@ def moving(
         readable = [one for one in piece if one.message is not None]
         if len(readable) < len(piece):
             handled.skip(UNREADABLE, len(piece) - len(readable))
+        # Looked at after the wait and not before: others had their turn in it.
         if queue.is_deleted or target.is_deleted or queue.is_set_aside or target.is_set_aside:
             handled.stopped = GONE
             break

@@ -42,6 +42,8 @@ def give_up(trust: Trust, truth: Truth) -> None:
     lost_lsns += lsns.missing(first_lsn, log_end)
     if lost_lsns:
         lost_ids += truth.homes.known.missing(first_id, truth.next_message_id)
+        # What is missing may have put messages in any queue, and may still be put back: none of
+        # their sequences is to be given to another message.
         for queue in truth.queues.values():
             queue.next_sequence += _UNKNOWN
     # What an earlier repair gave up may still be put back.

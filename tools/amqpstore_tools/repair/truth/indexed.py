@@ -211,6 +211,8 @@ class _Index:
         count = len(block.ids)
         delivered = {place: times for place, times in enumerate(block.delivery_counts) if times}
         state = IndexState(0, 0, count, block.sequences[0], block.sequences[-1] + 1)
+        # An entry of before the checkpoint may have been acked at any time: no ack of it is missing
+        # only if the whole log is there. Of one behind it, the log behind it has the acks.
         is_sure = self._trust.complete_from <= 1
         if not hole and first:
             is_sure = self._trust.is_log_whole

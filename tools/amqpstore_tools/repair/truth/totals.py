@@ -147,6 +147,7 @@ def collect_orphans(
         queue = _lost_and_found(truth)
         for first, end in orphans:
             count = end - first
+            # Flagged as redelivered: nothing tells whether it was delivered, or acked.
             queue.put(Run(queue.next_sequence, count, first_id=first, delivery_count=1))
 
 

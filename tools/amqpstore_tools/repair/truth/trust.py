@@ -126,6 +126,8 @@ def _position(facts: Facts) -> Position | None:
         return None
     if position := StoreRows.read(facts.rows.__getitem__).position:
         return position
+    # Checkpoints write the rows of `heads` and `index`, each together with a position: it is lost
+    # where there are any, and where there are none, there was no checkpoint yet.
     is_lost = facts.is_lost("store")
     return None if is_lost or facts.rows["heads"] or facts.rows["index"] else START
 
