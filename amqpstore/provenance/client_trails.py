@@ -334,6 +334,7 @@ def newest_notes(files: Files, directory: str, seed: int) -> Iterator[Note]:
 
 
 def _blocks(content: bytes, number: int, seed: int) -> Iterator[list[Note]]:
+    # Nothing is synced: a crash may have left anything between two whole blocks.
     offset = content.find(MAGIC)
     while 0 <= offset <= len(content) - BLOCK_HEADER.size:
         _, of_file, count, names_bytes, size, checksum, payload_checksum = BLOCK_HEADER.unpack_from(

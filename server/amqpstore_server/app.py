@@ -491,6 +491,8 @@ class App:
         had_room = self._doors.has_room
         try:
             client.setblocking(False)
+            # Nagle's algorithm would hold a small frame back until the one before it is acked,
+            # which the kernel of the client may delay by 40 ms or more.
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = SocketConnection(
                 client,
@@ -547,6 +549,7 @@ class App:
     async def _run_timers(self) -> None:
         """Run timers when they are due: expiry, above all."""
         sooner = trio.Event()
+        # Not `sooner.set` itself: there is another event each time.
         self.services.timers.on_sooner = self.services.dates.on_sooner = lambda: sooner.set()
         while True:
             wait_ms = self.services.ms_to_next_timer()

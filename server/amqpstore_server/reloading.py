@@ -219,6 +219,8 @@ class Reloader:
         """Reload when asked. Never returns."""
         while True:
             await self._asked.wait()
+            # Before anything is read: a file may have changed behind its reading when somebody asks
+            # next.
             self._asked = trio.Event()
             self._on_reloaded(await self._reload())
 

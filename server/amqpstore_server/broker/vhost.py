@@ -290,6 +290,8 @@ class VirtualHost:
             # Client queues have no `kind` in their rows: these are as all versions have written
             # them.
             definition["kind"] = kind
+        # After a crash, rows of bindings that are left of a deleted queue of this name would lead
+        # to the new one.
         if durable and (unbinding := self.removals.queues.get(name)):
             unbinding.finish()
         store_queue = self.services.store.create_queue(definition, durable=durable, changes=changes)

@@ -35,6 +35,8 @@ class ServiceManager:
 
     def reloading(self) -> None:
         """Say that a reload has begun; it ends with `ready`."""
+        # sd_notify(3) asks for this time beside RELOADING=1: by it the manager tells this answer to
+        # a reload from one to an earlier one.
         now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now_us}")
 
@@ -55,6 +57,8 @@ class ServiceManager:
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
         ):
+            # A send blocks while the queue of the receiving socket is full, and with it the whole
+            # loop.
             sock.setblocking(False)
             sock.sendto("\n".join(lines).encode(), self._address)
 

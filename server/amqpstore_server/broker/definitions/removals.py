@@ -110,6 +110,7 @@ class Unbinding:
             return
         self._removals.unfinished[self] = None
         for one in self._deleted:
+            # What is not durable has no rows of bindings: its name is free at once.
             if one.durable:
                 self._removals.names(one)[one.name] = self
         self._services.agenda.background.append(self._steps())
@@ -119,6 +120,7 @@ class Unbinding:
         DurabilityError.
         """
         self._services.work["bindings"] = None
+        # What the disk had no room for at the last call comes first.
         self._changes = self._changes or self.take()
         if self._changes:
             self._services.store.definitions.define(self._changes)

@@ -129,6 +129,7 @@ def expiration_ms(expiration: str | None) -> int | None:
     """Parse the property `expiration`. Raises: PreconditionFailedError, if it is not a number."""
     if expiration is None:
         return None
+    # `int` takes " 5", "+5" and "1_0" as well, and digits of other scripts.
     if not (expiration.isascii() and expiration.isdigit()) or (
         int(expiration) > _MAX_EXPIRATION_MS
     ):

@@ -478,6 +478,8 @@ class Router:
             looked_up = yield from _looking_up(exchange, keys, properties)
             for _, destinations in looked_up:
                 for destination in destinations:
+                    # The bindings of what is deleted are taken out a few at a time: some may still
+                    # lead there.
                     if isinstance(destination, Queue):
                         if not destination.is_deleted:
                             goes_anywhere = goes_anywhere or destination.counts_as_route
