@@ -285,10 +285,12 @@ class AmqpChannel:
         self._send_late(methods.TxCommitOk())
 
     def consumer_cancelled(self, consumer_tag: str) -> None:
+        # An extension of RabbitMQ's: in the specification only clients send this method.
         if self._context.takes_cancels:
             self._send(methods.BasicCancel(consumer_tag=consumer_tag, no_wait=True))
 
     def ack_timed_out(self, timeout_ms: int) -> None:
+        # RabbitMQ's words.
         reason = (
             f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: "
             f"{timeout_ms} ms. This timeout value can be configured, see consumers doc guide to "
@@ -318,6 +320,9 @@ class AmqpChannel:
 
     def on_basic_qos(self, method: methods.BasicQos) -> None:
         channel = self.broker_channel
+        # RabbitMQ's meaning, on which clients rely: `global` is for the whole channel, and without
+        # it the limit is for each consumer from now on. In the specification that is for the
+        # channel, and `global` for the whole connection.
         if method.global_ or self._context.shares_prefetch:
             channel.window.messages = method.prefetch_count
             channel.window.size = method.prefetch_size

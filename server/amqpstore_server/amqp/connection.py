@@ -348,6 +348,7 @@ class AmqpConnection(ClientConnection):
             where = {"channel": failed.channel, "reason": fault.reply_text}
             self.log.warning("connection error", extra=where)
             self.close(ConnectionEvent.FAULT, fault, now)
+            # Where the next frame begins is not known: no close-ok can be found any more.
             if self._receiver.is_lost:
                 self.move(ConnectionEvent.END)
 

@@ -132,6 +132,7 @@ class Input:
     def release_held(self) -> None:
         """Have what was held handled next, now that the alarm is over."""
         self.must_not_be_read = False
+        # What has begun goes on first: nothing else may be done on its channel before its end.
         begun = 1 if self.waiting and isinstance(self.waiting[0], Unfinished) else 0
         self.waiting[begun:begun] = self.held.release()
 
@@ -176,6 +177,7 @@ class Input:
                 self.message_count += event.last - event.first + 1
                 methods_left -= event.multiple
             else:
+                # A get, a delete or a close has to find what was published before it.
                 self._services.deferred.flush()
                 if type(event) is ReceivedMethod:
                     self.message_count += 1

@@ -64,6 +64,8 @@ class Negotiation:
         self.mechanism = method.mechanism
         extra = {"mechanism": method.mechanism}
         is_certified = method.mechanism == EXTERNAL and self.certificate_user
+        # Rule `validity` of start-ok in the specification: the connection is closed without any
+        # further data.
         if method.mechanism not in self.mechanisms and not is_certified:
             self._log.warning(
                 "the client chose a login mechanism that was not offered", extra=extra
@@ -105,6 +107,8 @@ class Negotiation:
         # In tune-ok 0 means that the client has no limit of its own.
         channel_max = method.channel_max or limits.channel_max
         frame_max = method.frame_max or limits.frame_max
+        # Rules `upper-limit` and `minimum` of tune-ok: the connection is closed, and nothing is
+        # negotiated.
         if channel_max > limits.channel_max or not (
             FRAME_MIN_SIZE <= frame_max <= limits.frame_max
         ):

@@ -192,6 +192,7 @@ class Topology:
 
     def exchange_unbind(self, method: methods.ExchangeUnbind) -> None:
         destination = self._bound_exchange(method)
+        # As in RabbitMQ, an unbind says that there is to be no such binding: none is no error.
         if destination is not None and method.source in self._vhost.exchanges:
             arguments = plain(method.arguments)
             self._vhost.bindings.unbind(destination, method.source, method.routing_key, arguments)
@@ -266,6 +267,7 @@ class Topology:
     def queue_unbind(self, method: methods.QueueUnbind) -> None:
         vhost = self._vhost
         name, routing_key = self._bound(method)
+        # As in RabbitMQ, an unbind says that there is to be no such binding: none is no error.
         if name in vhost.queues and method.exchange in vhost.exchanges:
             queue = self.queue(name, "write")
             vhost.bindings.unbind(queue, method.exchange, routing_key, plain(method.arguments))
@@ -282,6 +284,7 @@ class Topology:
         self._access.check("write", "queue", name)
         self._access.check("read", "exchange", method.exchange)
         self._check_topic(method.exchange, routing_key)
+        # As in RabbitMQ: each queue is bound there by its own name, and by nothing else.
         if method.exchange == DEFAULT_EXCHANGE:
             raise AccessRefused("operation not permitted on the default exchange")
         return name, routing_key
@@ -314,6 +317,8 @@ class Topology:
                 queue, if_unused=method.if_unused, if_empty=method.if_empty, answer=answer
             )
         else:
+            # As in RabbitMQ, and unlike rule `must-exist`, a delete says that there is to be no
+            # such queue.
             answer(0)
 
 

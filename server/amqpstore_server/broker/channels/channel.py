@@ -529,6 +529,7 @@ class Channel:
             expected = delivery.end
             self._settle(delivery, requeue=requeue)
         if expected <= last:
+            # At once, in a transaction as well: rule `multiple/exists` of basic.ack.
             raise PreconditionFailedError(f"unknown delivery tag {expected}")
 
     def settling_until(self, tag: int, *, requeue: bool | None) -> Iterator[None] | None:

@@ -120,6 +120,8 @@ class ExchangeDefinitions:
         )
         if isinstance(exchange, DelayedExchange):
             exchange.check_inner()
+        # After a crash, rows of bindings that are left of a deleted exchange of this name would be
+        # the new one's.
         if durable and (unbinding := vhost.removals.exchanges.get(name)):
             unbinding.finish()
         changes = [exchange_change(vhost.name, exchange, add=True)] if durable else []
@@ -149,6 +151,8 @@ class ExchangeDefinitions:
                 f"exchange name '{name}' in vhost '{vhost.name}' contains reserved prefix 'amq.*'"
             )
         exchange = vhost.exchanges.get(name)
+        # As in RabbitMQ, and unlike rule `exists`, a delete says that there is to be no such
+        # exchange.
         if exchange is None:
             return
         if if_unused and exchange.is_bound:
