@@ -191,6 +191,7 @@ def size_of(files: Files, path: str) -> int:
     try:
         file = open_to_read(files, path)
     except OSError as error:
+        # Nothing is known of the file then: with 0 its messages would count as absent.
         if is_shortage(error):
             raise
         return 0

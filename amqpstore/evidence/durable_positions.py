@@ -136,6 +136,8 @@ class PositionNotes:
         if self._may_remove():
             for number in numbers[: max(0, len(numbers) + 1 - _FILES)]:
                 self._files.remove(f"{self._directory}/{position_name(number)}")
+        # Never behind the notes of another process: a torn one would put all that follow out of
+        # step.
         name = position_name(max(numbers, default=0) + 1)
         self._file = self._files.create(f"{self._directory}/{name}")
         return self._file

@@ -172,6 +172,7 @@ class Receiver:
                 if (
                     frame_type == FRAME_BODY
                     and payload_bytes >= self._large_bytes
+                    # Nothing beyond the announced size of the body is taken in.
                     and contents.is_expected(channel, payload_bytes)
                 ):
                     self._open_frame = _OpenFrame(channel, end - size)
@@ -233,6 +234,7 @@ class Receiver:
     def _method(self, channel: int, payload: bytes) -> None:
         start = payload[:4]
         if channel in self.contents:
+            # Section 4.2.6: 505 for a content that is not complete.
             if start not in _CLOSES:
                 raise UnexpectedFrame(f"a method on channel {channel} in the middle of a content")
             self.contents.drop(channel)
@@ -305,6 +307,7 @@ class Receiver:
 
     def _body(self, channel: int, payload: memoryview) -> None:
         """Handle a whole body frame, or the end of one that was open."""
+        # Section 4.2.6.1: 504.
         if not channel:
             raise ChannelError("a content body on channel 0")
         contents = self.contents
@@ -313,6 +316,7 @@ class Receiver:
             raise UnexpectedFrame(f"a content body on channel {channel} that no header announced")
         header = content.header
         missing_bytes = header.body_size - content.received_bytes - len(payload)
+        # Section 4.2.6: 505.
         if missing_bytes < 0:
             raise UnexpectedFrame(
                 f"a content body of {header.body_size - missing_bytes} bytes, announced with "

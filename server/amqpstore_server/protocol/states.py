@@ -128,6 +128,7 @@ CONNECTION: dict[ConnectionState, dict[ConnectionEvent, ConnectionState]] = {
         ConnectionEvent.UNBLOCK: ConnectionState.OPEN,
     },
     ConnectionState.CLOSING: {
+        # Rule `stability` of connection.close: one that crosses it is answered as any other.
         ConnectionEvent.CLOSE: ConnectionState.CLOSED,
         ConnectionEvent.CLOSE_OK: ConnectionState.DRAINING,
         **_ENDS,
