@@ -61,15 +61,22 @@ class HostAddresses:
             return self._under_way
 
     def _look_up(self, answer: Future[list[str]]) -> None:
+        failure: OSError | None = None
+        addresses: list[str] = []
         try:
             found = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            is_os = isinstance(error, OSError)
-            answer.set_exception(error if is_os else socket.gaierror(str(error)))
-        else:
-            answer.set_result([str(address[0]) for *_, address in found])
+            addresses = [str(address[0]) for *_, address in found]
+        except OSError as error:
+            failure = error
+        except UnicodeError as error:
+            failure = socket.gaierror(str(error))
+        # Before the answer: a thread that has it and asks again is to get a new one.
         with self._lock:
             self._under_way = None
+        if failure is None:
+            answer.set_result(addresses)
+        else:
+            answer.set_exception(failure)
 
 
 def connecting_to(addresses: HostAddresses, kind: Any) -> Callable[..., HTTPConnection]:

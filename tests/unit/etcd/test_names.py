@@ -80,8 +80,18 @@ def test_addresses_that_were_found_before_are_used_while_there_is_no_answer(
         assert endpoint.post("/", b"") == b"{}"
         assert b"Host: etcd.example" in server.requests[-1]
         endpoint.close()
-    assert len(resolver.asked) == 2
     ends(resolver)
+    assert len(resolver.asked) == 2
+
+
+def test_who_asks_again_when_an_answer_has_come_gets_a_new_one(resolver: Resolver) -> None:
+    resolver.hangs = True
+    addresses = HostAddresses("etcd.example", PATIENT_S)
+    first = addresses._asked()
+    second: list[object] = []
+    first.add_done_callback(lambda _: second.append(addresses._asked()))
+    ends(resolver)
+    assert second != [first]
 
 
 def test_an_address_is_not_looked_up(resolver: Resolver) -> None:
