@@ -243,6 +243,7 @@ class IndexReader:
             finally:
                 file.close()
         except OSError as error:
+            # Any other (EMFILE, ENOMEM) says nothing of the file.
             if error.errno not in (errno.ENOENT, errno.EIO):
                 raise
             raise UnreadableFileError(path, str(error)) from error

@@ -16,50 +16,78 @@ class StoreLimits(NamedTuple):
 
     A store with small limits does everything it ever does within some hundred messages: the proofs
     use them for that. None of them is part of the format.
-
-    Index files: one is full with `entries_a_file`; `max_open_index_files` are open to be appended
-    to. Neighbours that fit in one file are merged when there are `max_small_files` of them, or when
-    `min_acked` of their entries are acked, and more than are not. One checkpoint reads
-    `max_released_files` of a deleted queue. A queue has at most `max_runs` runs in memory, if index
-    files have the others.
-
-    Segments: between two messages in the offset table are at least `table_step_bytes`;
-    `read_ahead_bytes` of a segment are read at once, and pages of `page_bytes` around places that
-    the disk cannot read; of a longer record `read_chunk_bytes` at a time, if others must not be
-    held up. Compaction writes `compaction_piece_bytes` at a time, and is due when more than
-    `garbage_fraction` of the segments is garbage.
-
-    Filling: the log's last segment is filled with zeros ahead of use once it has `fill_from_bytes`:
-    with as many as it has bytes, and at most `max_fill_bytes` at a time.
-
-    Queues: a published message joins the run before it if that takes less than `joined_bytes` of
-    memory, as a run leaves memory as a whole, and splitting it takes time for each message. From a
-    run of many messages `split_messages` are split off at once, before a few of them are taken. The
-    bytes of a queue are counted for `measured_messages` at a time: those of a shorter one at once.
-
-    While the disk cannot read a part of the log, the next checkpoint waits for `unread_factor`
-    times as much log as otherwise. A `SharedStore` does housekeeping about every `housekeep_s`.
     """
 
+    # Index files.
+
     entries_a_file: int = ENTRIES_A_FILE
+    """The entries of a full one."""
+
     max_open_index_files: int = 64
+    """How many are open to be appended to."""
+
     max_small_files: int = 16
     min_acked: int = 4096
+    """Neighbours that fit in one file are merged when there are `max_small_files` of them, or when
+    `min_acked` of their entries are acked, and more than are not.
+    """
+
     max_released_files: int = 256
+    """The files of a deleted queue that one checkpoint reads."""
+
     max_runs: int = 4096
+    """The most runs that a queue has in memory, if index files have the others."""
+
+    # Segments.
+
     table_step_bytes: int = 64 << 10
+    """The least bytes between two messages in the offset table."""
+
     read_ahead_bytes: int = 1 << 20
+    """The bytes of a segment that are read at once."""
+
     read_chunk_bytes: int = 4 << 20
+    """The bytes of a longer record that are read at a time, if others must not be held up."""
+
     page_bytes: int = PAGE_BYTES
+    """The bytes that are read at once around places that the disk cannot read."""
+
     compaction_piece_bytes: int = 1 << 20
+    """The bytes that compaction writes at a time."""
+
     garbage_fraction: float = 0.5
+    """Compaction is due when more of the segments is garbage."""
+
     fill_from_bytes: int = 16 << 10
     max_fill_bytes: int = 256 << 10
+    """The log's last segment is filled with zeros ahead of use once it has `fill_from_bytes`: with
+    as many as it has bytes, and at most `max_fill_bytes` at a time.
+    """
+
+    # Queues.
+
     joined_bytes: int = 64 << 10
+    """A published message joins the run before it if that takes less memory: a run leaves memory as
+    a whole, and splitting it takes time for each message.
+    """
+
     split_messages: int = 1024
+    """Messages that are split off a run of many at once, before a few of them are taken."""
+
     measured_messages: int = 4096
+    """The messages for which the bytes of a queue are counted at a time: those of a shorter one at
+    once.
+    """
+
+    # Time.
+
     unread_factor: int = 16
+    """While the disk cannot read a part of the log, the next checkpoint waits for this many times
+    as much log as otherwise.
+    """
+
     housekeep_s: float = 1.0
+    """About how often a `SharedStore` does housekeeping."""
 
 
 LIMITS = StoreLimits()

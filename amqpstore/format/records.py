@@ -507,9 +507,9 @@ def scan(
     between them.
 
     A gap whose header is sound ends where that header says; otherwise the next sound record is
-    searched byte by byte, so that one damaged record costs no other. Numbers of a kind ascend, from
-    `last_numbers` on: this refuses a copy of an earlier record in a stale block of the disk.
-    Args: most, the highest number that there can be.
+    searched byte by byte, so that one damaged record costs no other.
+    Args: last_numbers, from which on the numbers of each kind ascend; most, the highest number that
+    there can be.
     """
     offset = start
     size = len(content)
@@ -518,6 +518,7 @@ def scan(
     while offset < size:
         item = record_at(content, offset, segment, seed)
         if isinstance(item, Record):
+            # A stale block of the disk may have a copy of an earlier record.
             reason = not_next(item.number, last[item.kind], most)
             if not reason:
                 last[item.kind] = item.number
@@ -573,13 +574,8 @@ _OPERATION_KINDS = frozenset(int(kind) for kind in OperationKind)
 
 
 class Search:
-    """Searches for sound records byte by byte, throughout one file.
-
-    A sound header can claim that everything after it is its payload, and only the payload's
-    checksum disproves it. Somebody who can write sound headers could nest them, and the search
-    would take time proportional to the square of the file's size. Therefore, once
-    many bytes were checked without finding a sound record, such a header is trusted: what it claims
-    as its payload is one gap.
+    """Searches for sound records byte by byte, throughout one file. Once many bytes were checked
+    without finding one, a sound header is trusted: what it claims as its payload is one gap.
     """
 
     def __init__(self) -> None:
@@ -591,6 +587,9 @@ class Search:
             found = record_at(content, offset, segment, seed)
             if isinstance(found, Record):
                 return offset
+            # A sound header can claim that all that follows is its payload, and only the checksum
+            # of that disproves it. Somebody who can write sound headers could nest them, and the
+            # search would take time proportional to the square of the file's size.
             if found.end > offset:
                 self._vain_bytes += found.end - offset
                 if self._vain_bytes > _MAX_VAIN_PASSES * len(content):

@@ -24,6 +24,7 @@ def read_around(file: File, offset: int, size: int) -> bytes:
     except OSError as error:
         if error.errno != errno.EIO:
             raise
+    # One page that cannot be read fails the whole read: so each is read by itself.
     pages = []
     for start in range(offset, offset + size, _PAGE_BYTES):
         wanted = min(_PAGE_BYTES, offset + size - start)

@@ -205,17 +205,14 @@ def make_store(
 def give_rows_checksums(
     files: Files, directory: str, catalog: Catalog, store_id: uuid.UUID
 ) -> None:
-    """Convert a store of format version 1 to version 2. Raises: DurabilityError, OSError.
-
-    1. One commit writes every row of the catalog again, with a checksum.
-    2. The marker gets version 2.
-
-    Under a marker of version 1 a row is read with a checksum and without, so a crash between 1 and
-    2 leaves a store of version 1, whose upgrade starts again. A reader that only knows version 1
-    refuses such a catalog, as no msgpack starts like one of its values.
+    """Convert a store of format version 1 to version 2: every row of the catalog gets a checksum.
+    Raises: DurabilityError, OSError.
     """
     rows = {table: catalog.rows(table) for table in TABLES}
     catalog.commit(
         [Change(table, key, row) for table in TABLES for key, row in rows[table].items()]
     )
+    # The marker last. Under one of version 1 a row is read with a checksum and without, so a crash
+    # before this leaves a store of version 1, whose upgrade starts again. A reader that only knows
+    # version 1 refuses such a catalog, as no msgpack starts like one of its values.
     marker.write(files, directory, store_id)

@@ -69,15 +69,15 @@ def share_one_arena() -> None:
 def trim(few_blocks: int = _FEW_BLOCKS) -> None:
     """Give free memory back to the system. Others may run meanwhile.
 
-    Python remembers thousands of names that were looked up in types, such as the copies of "split"
-    that C code makes for each call, and keeps thousands of free tuples. They lie among what clients
-    had, and each keeps its block of 1 MiB. And the C library gives back what is free in the midst
-    of its own; only that of GNU can.
     Args: few_blocks, of Python's allocator: where there are more, objects are not looked at.
     """
+    # Python remembers thousands of names that were looked up in types, such as the copies of
+    # "split" that C code makes for each call, and keeps thousands of free tuples. They lie among
+    # what clients had, and each keeps its block of 1 MiB.
     sys._clear_type_cache()  # noqa: SLF001 - it has no other name
     if sys.getallocatedblocks() < few_blocks:
         gc.collect()
+    # The C library gives back what is free in the midst of its own; only that of GNU can.
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):

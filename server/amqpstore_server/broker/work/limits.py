@@ -8,45 +8,60 @@ from typing import NamedTuple
 class BrokerLimits(NamedTuple):
     """Limits of how much the broker does at once, and remembers. They are not configured: tests
     lower them.
-
-    While more than `max_pending_bytes` wait for the disk, or `max_pending_moves` transactions that
-    move messages between queues, messages stop moving between queues.
-    `max_replay_bytes` is the most memory of one replay, which is one batch of the log;
-    `max_read_back_bytes` the most bytes of bodies that a transaction reads back from disk to move
-    them to other queues. A limit of a queue drops `max_dropped` messages at once, and
-    `max_dropped_read` if they have to be read for that. In one round consumers are given about
-    `max_handed_out` messages, and of the bindings of deleted queues and exchanges `max_unbound` are
-    removed. An operator's move is made in transactions of `max_selected` messages. A round looks at
-    `max_pumped` of the queues that may have something to hand out. If a publish goes to more than
-    `max_dropping` queues with limits, they drop what is too much then in later rounds.
-
-    `round_budget` is the budget of a round, in about microseconds, for what may be much more than
-    the bytes that clients send: looking for routes among thousands of patterns, putting publishes
-    in many queues, moving messages to other queues, dropping them. The reads of a round have it,
-    and then the queues once more; the rest waits for the next round. The costs are below, and in
-    `queues.pending_moves`.
-
-    x-death has `max_deaths` entries at most: consumers that republish a message have to fit them in
-    a field table, and each further move copies all of them. `max_failed_branches` rolled-back
-    branches are remembered until somebody asks for their outcome. Each cache of routes has about
-    `max_cached_bytes`; a full cache is cleared.
     """
 
     max_pending_bytes: int = 32 << 20
     max_pending_moves: int = 128
+    """While more bytes wait for the disk, or more transactions that move messages between queues,
+    messages stop moving between queues.
+    """
+
     max_replay_bytes: int = 64 << 20
+    """The most memory of one replay, which is one batch of the log."""
+
     max_read_back_bytes: int = 64 << 20
+    """The most bytes of bodies that a transaction reads back from disk to move them to other
+    queues.
+    """
+
     max_dropped: int = 16_384
     max_dropped_read: int = 1024
+    """The messages that a limit of a queue drops at once, and those that have to be read for that.
+    """
+
     max_dropping: int = 64
+    """If a publish goes to more queues with limits, they drop what is too much in later rounds."""
+
     max_handed_out: int = 1024
+    """About how many messages consumers are given in one round."""
+
     max_unbound: int = 256
+    """The bindings of deleted queues and exchanges that are removed in one round."""
+
     max_selected: int = 256
+    """The messages in one transaction of an operator's move."""
+
     max_pumped: int = 1024
+    """How many of the queues that may have something to hand out a round looks at."""
+
     round_budget: int = 3000
+    """The budget of a round, in about microseconds, for what may be much more than the bytes that
+    clients send: looking for routes among thousands of patterns, putting publishes in many queues,
+    moving messages to other queues, dropping them. The reads of a round have it, and then the
+    queues once more; the rest waits for the next round. The costs are below, and in
+    `queues.pending_moves`.
+    """
+
     max_deaths: int = 100
+    """The entries of x-death: consumers that republish a message have to fit them in a field table,
+    and each further move copies all of them.
+    """
+
     max_failed_branches: int = 1000
+    """Rolled-back branches that are remembered until somebody asks for their outcome."""
+
     max_cached_bytes: int = 32 << 20
+    """About what each cache of routes has: a full one is cleared."""
 
 
 COPY_COST = 6
