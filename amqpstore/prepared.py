@@ -301,11 +301,11 @@ def prepare(
     # A crash between this commit and the batch leaves the row with an empty queue, without the
     # marker: the next start removes both, as nothing was promised.
     hidden = store.create_queue({}, changes=[tables.PREPARED.put(store.next_queue_id, row)])
-    place = [Placement(hidden)]
-    store.enqueues.enqueue(place, [_MARKER], len(_MARKER.body))
+    target = [Placement(hidden)]
+    store.enqueues.enqueue(target, [_MARKER], len(_MARKER.body))
     for (_, messages, _, size, overhead), keeps_transient in kept:
         store.set_keeps_transient(hidden, keeps=keeps_transient)
-        store.enqueues.enqueue(place, messages, size, overhead)
+        store.enqueues.enqueue(target, messages, size, overhead)
     for _, run in acks.runs:
         # As after a restart: they were delivered, and no consumer has them.
         run.delivery_count += 1

@@ -330,8 +330,8 @@ class _Walk:
             keys.append(key)
         bounds = [span.low, *keys[1 if is_branch else 0 :], span.end]
         known = [one for one in bounds if one is not None]
-        for place, (bound, following) in enumerate(pairwise(known)):
-            is_low = place == 0 and span.low is not None and not is_branch
+        for index, (bound, following) in enumerate(pairwise(known)):
+            is_low = index == 0 and span.low is not None and not is_branch
             if following < bound or (following == bound and not is_low):
                 self._damaged(span.page, "its keys are not in ascending order")
         return keys
@@ -342,10 +342,10 @@ class _Walk:
         keys = self._keys(span, content, offsets, database)
         lows = [span.low, *keys[1:], span.end]
         children = []
-        for place, offset in enumerate(offsets):
+        for index, offset in enumerate(offsets):
             low, high, higher, _ = _NODE.unpack_from(content, offset)
             page = low | high << 16 | higher << 32
-            children.append(_Span(page, lows[place], lows[place + 1]))
+            children.append(_Span(page, lows[index], lows[index + 1]))
         return children
 
     def _leaf_node(

@@ -111,15 +111,15 @@ def corrected_row(table: str, key: bytes, stored: bytes) -> tuple[str, Any] | No
 
 
 def _with_one_bit_flipped(key: bytes, stored: bytes) -> Iterator[tuple[bytes, bytes]]:
-    for place in range(8 * len(key)):
-        yield _flipped(key, place), stored
-    for place in range(8 * len(stored)):
-        yield key, _flipped(stored, place)
+    for bit in range(8 * len(key)):
+        yield _flipped(key, bit), stored
+    for bit in range(8 * len(stored)):
+        yield key, _flipped(stored, bit)
 
 
-def _flipped(content: bytes, place: int) -> bytes:
+def _flipped(content: bytes, bit: int) -> bytes:
     changed = bytearray(content)
-    changed[place >> 3] ^= 1 << (place & 7)
+    changed[bit >> 3] ^= 1 << (bit & 7)
     return bytes(changed)
 
 

@@ -270,11 +270,11 @@ def _as_it_is(value: Value) -> Value:
 
 
 def _damage_of(row: Value) -> list[DamageRow]:
-    return [DamageRow(*place) for place in row]
+    return [DamageRow(*entry) for entry in row]
 
 
 def _damage_row(damage: Sequence[DamageRow]) -> Value:
-    return [list(place) for place in damage]
+    return [list(entry) for entry in damage]
 
 
 QUEUES: Table[int, Value] = Table("queues", QUEUE_KEYS, _as_it_is, _as_it_is)

@@ -65,7 +65,7 @@ class Block(NamedTuple):
         counts = entries.delivery_counts
         delivered = {}
         if counts.count(0) != len(counts):
-            delivered = {place: times for place, times in enumerate(counts) if times}
+            delivered = {index: times for index, times in enumerate(counts) if times}
         sequences = entries.sequences
         return cls(
             len(sequences),
@@ -138,50 +138,50 @@ class IndexFile:
             newly_acked = entries.slice(start, stop)
         else:
             newly_acked = no_entries()
-            for place in range(start, stop):
-                if not acked[place]:
-                    acked[place] = 1
-                    newly_acked.extend(entries.slice(place, place + 1))
+            for index in range(start, stop):
+                if not acked[index]:
+                    acked[index] = 1
+                    newly_acked.extend(entries.slice(index, index + 1))
         if self.state.body_bytes is not None:
             body_bytes = self.state.body_bytes - sum(newly_acked.body_sizes)
             self.state = self.state._replace(body_bytes=body_bytes)
         if self._delivered:
             few = range(start, stop) if stop - start < len(self._delivered) else [*self._delivered]
-            for place in few:
-                if start <= place < stop:
-                    self._delivered.pop(place, None)
+            for index in few:
+                if start <= index < stop:
+                    self._delivered.pop(index, None)
         return newly_acked
 
     def deliver(self, first: int, end: int, entries: Entries, times: int) -> None:
         """Set the delivery count of entries."""
         acked = self._opened()
         assert self._delivered is not None  # it is opened
-        for place in range(
+        for index in range(
             bisect_left(entries.sequences, first), bisect_left(entries.sequences, end)
         ):
-            if not acked[place]:
-                self._delivered[place] = max(self._delivered.get(place, 0), times)
+            if not acked[index]:
+                self._delivered[index] = max(self._delivered.get(index, 0), times)
 
     def append(self, block: Block) -> None:
         """Note that a block was written after the existing ones."""
         acked = self._opened()
         assert self._delivered is not None  # it is opened
-        place = self.state.entries
+        index = self.state.entries
         body_bytes = block.body_bytes
-        if place and body_bytes is not None:
+        if index and body_bytes is not None:
             before = self.state.body_bytes
             body_bytes = None if before is None else before + body_bytes
         self.state = self.state._replace(
             end_bytes=block.end_bytes,
-            entries=place + block.entries,
-            first=self.state.first if place else block.first,
+            entries=index + block.entries,
+            first=self.state.first if index else block.first,
             end=block.end,
             expires_ms=earliest((self.state.expires_ms, block.expires_ms)),
             body_bytes=body_bytes,
         )
         acked.extend(bytes(block.entries))
         for offset, times in block.delivered.items():
-            self._delivered[place + offset] = times
+            self._delivered[index + offset] = times
 
     @property
     def live(self) -> int:
@@ -200,9 +200,9 @@ class IndexFile:
             stop = acked.find(1, start)
             stop = len(acked) if stop == -1 else stop
             part = entries.slice(start, stop)
-            for place, times in self._delivered.items():
-                if start <= place < stop:
-                    part.delivery_counts[place - start] = times
+            for index, times in self._delivered.items():
+                if start <= index < stop:
+                    part.delivery_counts[index - start] = times
             found.extend(part)
             start = stop
         return found
@@ -333,8 +333,8 @@ class QueueIndex:
     def _files_with(self, first: int, end: int) -> Iterator[IndexFile]:
         """Yield the index files that have entries in a range of sequences."""
         files = self.files
-        place = bisect_right(files, first, key=lambda file: file.state.first) - 1
-        for file in files[max(place, 0) :]:
+        index = bisect_right(files, first, key=lambda file: file.state.first) - 1
+        for file in files[max(index, 0) :]:
             if file.state.first >= end:
                 return
             if file.state.end > first:
@@ -386,22 +386,22 @@ class Sizes:
             return self._of_spread(run.ids, columns)
         wanted = run.first_id
         end = run.first_id + run.count
-        place = bisect_right(self._first_ids, wanted) - 1
+        index = bisect_right(self._first_ids, wanted) - 1
         found = array("I")
         while wanted < end:
-            start = wanted - self._first_ids[place]
-            found.extend(columns[place][start : start + end - wanted])
+            start = wanted - self._first_ids[index]
+            found.extend(columns[index][start : start + end - wanted])
             wanted = run.first_id + len(found)
-            place += 1
+            index += 1
         return found
 
     def _of_spread(self, ids: array[int], columns: list[array[int]]) -> array[int]:
         found = array("I")
         start = 0
         while start < len(ids):
-            place = bisect_right(self._first_ids, ids[start]) - 1
-            first = self._first_ids[place]
-            column = columns[place]
+            index = bisect_right(self._first_ids, ids[start]) - 1
+            first = self._first_ids[index]
+            column = columns[index]
             # An id that no batch has is an IndexError, not an endless loop.
             stop = max(bisect_left(ids, first + len(column), start), start + 1)
             found.extend([column[one - first] for one in ids[start:stop]])
@@ -494,12 +494,12 @@ def highest_counts(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, in
     highest: list[tuple[int, int, int]] = []
     # Ranges that may continue here, the highest count first: as its negative, and the range's end.
     open_ranges: list[tuple[int, int]] = []
-    place = 0
+    index = 0
     for first, end in pairwise(bounds):
-        while place < len(ascending) and ascending[place][0] == first:
-            _, range_end, times = ascending[place]
+        while index < len(ascending) and ascending[index][0] == first:
+            _, range_end, times = ascending[index]
             heappush(open_ranges, (-times, range_end))
-            place += 1
+            index += 1
         while open_ranges and open_ranges[0][1] <= first:
             heappop(open_ranges)
         if not open_ranges:

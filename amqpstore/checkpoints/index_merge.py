@@ -44,9 +44,9 @@ class IndexMerger:
         new = self._written(queue.id, number, entries)
         # The new file is durable. A crash before the commit of this checkpoint leaves it without a
         # row, and the old files with theirs; one after it the other way round.
-        place = queue.files.index(group[0])
+        index = queue.files.index(group[0])
         old = [one.close() for one in group]
-        queue.files[place : place + len(group)] = [new]
+        queue.files[index : index + len(group)] = [new]
         return Merged(queue.id, old, number)
 
     def _written(self, queue_id: int, number: int, entries: Entries) -> IndexFile:

@@ -61,9 +61,9 @@ def absent_messages(
     # The file ends in a record between two that the table has, or at the start of one.
     first_id, last_id = account.first_id, end_id
     if table is not None:
-        place = bisect_left(table.offsets, file_bytes)
-        first_id = table.ids[place - 1] if place else first_id
-        last_id = table.ids[place] if place < len(table.ids) else last_id
+        index = bisect_left(table.offsets, file_bytes)
+        first_id = table.ids[index - 1] if index else first_id
+        last_id = table.ids[index] if index < len(table.ids) else last_id
     at_least, at_most = held_from(account, last_id), held_from(account, first_id)
     return AbsentMessages(
         account.number, file_bytes, account.end_bytes, last_id, account.end_id, at_least, at_most
@@ -82,10 +82,10 @@ def find_absent(
 
     Args: there, the numbers of the segments that have a name.
     """
-    for place, account in enumerate(accounts, _SIZES_READ - len(accounts)):
+    for index, account in enumerate(accounts, _SIZES_READ - len(accounts)):
         is_there = account.number in there
         # A start must not take the longer the larger the backlog is.
-        if is_there and place < 0:
+        if is_there and index < 0:
             continue
         size = size_of(files, segment_path(directory, account.number)) if is_there else 0
         if found := absent_messages(account, offset_tables.get(account.number), size):
@@ -115,10 +115,10 @@ class AbsentIds:
 
     def _in_range(self, first: int, end: int) -> int:
         found = 0
-        place = bisect_left(self._ends, first + 1)
-        while place < len(self._firsts) and self._firsts[place] < end:
-            found += min(end, self._ends[place]) - max(first, self._firsts[place])
-            place += 1
+        index = bisect_left(self._ends, first + 1)
+        while index < len(self._firsts) and self._firsts[index] < end:
+            found += min(end, self._ends[index]) - max(first, self._firsts[index])
+            index += 1
         return found
 
 

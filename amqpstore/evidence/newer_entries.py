@@ -63,7 +63,7 @@ def find_newer_entries(
             queue_id, block = decode_block(content[record.payload_offset : record.end])
         except ValueError:
             continue
-        newer = [place for place, message_id in enumerate(block.ids) if message_id not in known]
+        newer = [index for index, message_id in enumerate(block.ids) if message_id not in known]
         if queue_id != key.queue_id or not newer:
             continue
         first, last = newer[0], newer[-1]

@@ -34,11 +34,11 @@ class PresentNumbers:
 
     def count(self, first: int, end: int) -> int:
         """Count the numbers from `first` to before `end` that were added."""
-        place = max(bisect_right(self.ranges, first, key=itemgetter(0)) - 1, 0)
+        index = max(bisect_right(self.ranges, first, key=itemgetter(0)) - 1, 0)
         found = 0
-        while place < len(self.ranges) and self.ranges[place][0] < end:
-            found += max(min(end, self.ranges[place][1]) - max(first, self.ranges[place][0]), 0)
-            place += 1
+        while index < len(self.ranges) and self.ranges[index][0] < end:
+            found += max(min(end, self.ranges[index][1]) - max(first, self.ranges[index][0]), 0)
+            index += 1
         return found
 
     def absent(self, first: int, end: int) -> Iterator[int]:
@@ -48,11 +48,11 @@ class PresentNumbers:
 
     def missing(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of numbers from `first` to before `end` that were not added."""
-        place = max(bisect_right(self.ranges, first, key=itemgetter(0)) - 1, 0)
+        index = max(bisect_right(self.ranges, first, key=itemgetter(0)) - 1, 0)
         while first < end:
             # Usually all are in the first one.
-            known = self.ranges[place] if place < len(self.ranges) else (end, end)
+            known = self.ranges[index] if index < len(self.ranges) else (end, end)
             if first < known[0]:
                 yield first, min(known[0], end)
             first = max(first, known[1])
-            place += 1
+            index += 1

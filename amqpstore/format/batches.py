@@ -86,11 +86,11 @@ class StoredBatch:
     def has(self, first_id: int, count: int) -> bool:
         """Tell whether it has sound MESSAGE records of contiguous ids."""
         messages = self.messages
-        place = bisect_left(messages, first_id, key=attrgetter("number"))
-        last = place + count - 1
+        index = bisect_left(messages, first_id, key=attrgetter("number"))
+        last = index + count - 1
         return (
             last < len(messages)
-            and messages[place].number == first_id
+            and messages[index].number == first_id
             and messages[last].number == first_id + count - 1
         )
 

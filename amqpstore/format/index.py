@@ -282,9 +282,9 @@ def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list
     start = bisect_left(sequences, first)
     stop = bisect_left(sequences, end)
     for postponed_first, postponed_end in state.postponed:
-        from_place = bisect_left(sequences, postponed_first)
-        to_place = bisect_left(sequences, postponed_end)
-        acked[from_place:to_place] = b"\1" * (to_place - from_place)
+        first_index = bisect_left(sequences, postponed_first)
+        end_index = bisect_left(sequences, postponed_end)
+        acked[first_index:end_index] = b"\1" * (end_index - first_index)
     delivered = dict(state.delivered)
     for delivered_first, delivered_end, times in state.postponed_deliveries:
         _note_deliveries(delivered, sequences, delivered_first, delivered_end, times)
@@ -303,17 +303,17 @@ def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list
     sizes = entries.body_sizes
     if UNKNOWN_SIZE in sizes:
         sizes = array("I", bytes(4 * len(sizes)))
-    for place in range(start, stop):
-        if acked[place]:
+    for index in range(start, stop):
+        if acked[index]:
             continue
         run = Run(
-            sequences[place],
+            sequences[index],
             1,
-            first_id=ids[place],
-            delivery_count=delivered.get(place, 0),
-            expires_ms=entries.expires_ms[place],
-            priority=entries.priorities[place],
-            body_bytes=sizes[place],
+            first_id=ids[index],
+            delivery_count=delivered.get(index, 0),
+            expires_ms=entries.expires_ms[index],
+            priority=entries.priorities[index],
+            body_bytes=sizes[index],
         )
         if runs and goes_on(runs[-1], run):
             runs[-1].join_stored(run)
@@ -326,8 +326,8 @@ def _note_deliveries(
     delivered: dict[int, int], sequences: array[int], first: int, end: int, times: int
 ) -> None:
     """Set delivery counts, by place, of entries from sequence `first` to before `end`."""
-    for place in range(bisect_left(sequences, first), bisect_left(sequences, end)):
-        delivered[place] = max(delivered.get(place, 0), times)
+    for index in range(bisect_left(sequences, first), bisect_left(sequences, end)):
+        delivered[index] = max(delivered.get(index, 0), times)
 
 
 class Bits(bytearray):

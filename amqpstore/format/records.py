@@ -129,7 +129,7 @@ class SpreadEnqueue(NamedTuple):
         """Return the same as operations with contiguous ids."""
         ids, queue_id, priority = self.ids, self.queue_id, self.priority
         # Where an id does not follow the one before it.
-        starts = [place for place, step in enumerate(map(sub, ids, ids[:1] + ids)) if step != 1]
+        starts = [index for index, step in enumerate(map(sub, ids, ids[:1] + ids)) if step != 1]
         ends = [*starts[1:], len(ids)]
         kind, first = OperationKind.ENQUEUE, self.first_sequence
         return [

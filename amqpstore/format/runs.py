@@ -136,20 +136,20 @@ class Run:
         """The id after the last, of a run in the log."""
         return self.first_id + self.count if self.ids is None else self.ids[-1] + 1
 
-    def id_at(self, place: int) -> int:
+    def id_at(self, index: int) -> int:
         """Return the id of one message, of a run in the log."""
-        return self.first_id + place if self.ids is None else self.ids[place]
+        return self.first_id + index if self.ids is None else self.ids[index]
 
-    def contiguous_from(self, place: int, count: int) -> int:
+    def contiguous_from(self, index: int, count: int) -> int:
         """Return how many of `count` messages from one on have contiguous ids."""
         ids = self.ids
         if ids is None:
             return count
-        first = ids[place]
-        if ids[place + count - 1] - first == count - 1:
+        first = ids[index]
+        if ids[index + count - 1] - first == count - 1:
             return count
         found = 1
-        while ids[place + found] == first + found:
+        while ids[index + found] == first + found:
             found += 1
         return found
 
@@ -310,12 +310,12 @@ class RunList(Generic[SpanT]):
     def insert(self, run: SpanT) -> None:
         """Insert a run in its place. Raises: ValueError, when another run overlaps it."""
         runs = self._runs
-        place = bisect_right(runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE)
-        for neighbour in runs[max(place - 1, self._head) : place + 1]:
+        index = bisect_right(runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE)
+        for neighbour in runs[max(index - 1, self._head) : index + 1]:
             if neighbour.first_sequence < run.end and run.first_sequence < neighbour.end:
                 raise ValueError(f"{run!r} overlaps {neighbour!r}")
-        if place == self._head and (place or len(runs) >= _WITHOUT_ROOM):
-            if not place:
+        if index == self._head and (index or len(runs) >= _WITHOUT_ROOM):
+            if not index:
                 # Runs that are returned in reverse order would each move all the others. The gap is
                 # smaller than what `_drop_first` cuts off again.
                 self._head = len(runs) // 2
@@ -323,7 +323,7 @@ class RunList(Generic[SpanT]):
             self._head -= 1
             runs[self._head] = run
         else:
-            runs.insert(place, run)
+            runs.insert(index, run)
         self.count += run.count
 
     def split_first(self, count: int) -> SpanT:
@@ -348,34 +348,34 @@ class RunList(Generic[SpanT]):
         removed: list[SpanT] = []
         end = first_sequence + count
         runs = self._runs
-        place = bisect_right(runs, first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
-        if place < self._head or runs[place].end <= first_sequence:
-            place += 1
-        far = place + _MANY
+        index = bisect_right(runs, first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
+        if index < self._head or runs[index].end <= first_sequence:
+            index += 1
+        far = index + _MANY
         if count > _MANY and (beyond := runs[far : far + 1]) and beyond[0].first_sequence < end:
             # One by one, each would move those behind it.
-            if runs[place].first_sequence < first_sequence:
-                runs.insert(place, runs[place].split(first_sequence - runs[place].first_sequence))
-                place += 1
+            if runs[index].first_sequence < first_sequence:
+                runs.insert(index, runs[index].split(first_sequence - runs[index].first_sequence))
+                index += 1
             stop = bisect_left(runs, end, far, key=_FIRST_SEQUENCE)
             if runs[stop - 1].end > end:
                 stop -= 1
-            removed = runs[place:stop]
-            del runs[place:stop]
+            removed = runs[index:stop]
+            del runs[index:stop]
             self.count -= sum([run.count for run in removed])
-        while place < len(runs) and runs[place].first_sequence < end:
-            run = runs[place]
+        while index < len(runs) and runs[index].first_sequence < end:
+            run = runs[index]
             if run.first_sequence < first_sequence:
-                runs.insert(place, run.split(first_sequence - run.first_sequence))
-                place += 1
+                runs.insert(index, run.split(first_sequence - run.first_sequence))
+                index += 1
                 continue
             if run.end > end:
                 run = run.split(end - run.first_sequence)
-            elif place == self._head:
+            elif index == self._head:
                 self._drop_first()
-                place = self._head
+                index = self._head
             else:
-                del runs[place]
+                del runs[index]
             removed.append(run)
             self.count -= run.count
         return removed
@@ -406,55 +406,55 @@ class ReadyList(RunList[Run]):
         """Insert runs in their places: ascending, and no other run overlaps them."""
         if not runs:
             return
-        place = bisect_right(self._runs, runs[0].first_sequence, self._head, key=_FIRST_SEQUENCE)
-        if place < len(self._runs) and self._runs[place].first_sequence < runs[-1].end:
+        index = bisect_right(self._runs, runs[0].first_sequence, self._head, key=_FIRST_SEQUENCE)
+        if index < len(self._runs) and self._runs[index].first_sequence < runs[-1].end:
             # Messages that are not in the log, and so in no index, may lie between them.
             for run in runs:
                 self.insert(run)
             return
-        self._runs[place:place] = runs
+        self._runs[index:index] = runs
         self.count += sum(run.count for run in runs)
 
     def overlap(self, runs: Sequence[Run]) -> Run | None:
         """Return a run that has a message of the same sequence as some of these, which ascend; None
         if there is none.
         """
-        place = 0
+        index = 0
         for run in self.between(runs[0].first_sequence, runs[-1].end) if runs else ():
-            while place < len(runs) and runs[place].end <= run.first_sequence:
-                place += 1
-            if place < len(runs) and runs[place].first_sequence < run.end:
+            while index < len(runs) and runs[index].end <= run.first_sequence:
+                index += 1
+            if index < len(runs) and runs[index].first_sequence < run.end:
                 return run
         return None
 
     def at(self, sequence: int) -> Run | None:
         """Return the run that includes a sequence."""
-        place = bisect_right(self._runs, sequence, self._head, key=_FIRST_SEQUENCE) - 1
-        if place < self._head or self._runs[place].end <= sequence:
+        index = bisect_right(self._runs, sequence, self._head, key=_FIRST_SEQUENCE) - 1
+        if index < self._head or self._runs[index].end <= sequence:
             return None
-        return self._runs[place]
+        return self._runs[index]
 
     def at_or_after(self, sequence: int) -> Run | None:
         """Return the first run that includes a sequence, or a later one."""
         runs = self._runs
-        place = bisect_right(runs, sequence, self._head, key=_FIRST_SEQUENCE) - 1
-        if place < self._head or runs[place].end <= sequence:
-            place += 1
-        return runs[place] if place < len(runs) else None
+        index = bisect_right(runs, sequence, self._head, key=_FIRST_SEQUENCE) - 1
+        if index < self._head or runs[index].end <= sequence:
+            index += 1
+        return runs[index] if index < len(runs) else None
 
     def between(self, first: int, end: int) -> list[Run]:
         """Return the runs that lie from sequence `first` to before `end`, in part or as a whole."""
         runs = self._runs
-        place = bisect_right(runs, first, self._head, key=_FIRST_SEQUENCE) - 1
-        if place < self._head or runs[place].end <= first:
-            place += 1
-        stop = bisect_left(runs, end, place, key=_FIRST_SEQUENCE)
-        return runs[place:stop]
+        index = bisect_right(runs, first, self._head, key=_FIRST_SEQUENCE) - 1
+        if index < self._head or runs[index].end <= first:
+            index += 1
+        stop = bisect_left(runs, end, index, key=_FIRST_SEQUENCE)
+        return runs[index:stop]
 
     def has(self, run: Run) -> bool:
         """Tell whether a run is still in the list, and not taken."""
-        place = self._place_of(run)
-        return place >= self._head and self._runs[place] is run
+        index = self._index_of(run)
+        return index >= self._head and self._runs[index] is run
 
     def let_go(self, run: Run) -> bool:
         """Drop the bodies of a run that is on disk, if it is still in the list. Returns whether it
@@ -463,14 +463,14 @@ class ReadyList(RunList[Run]):
         if not self.has(run):
             return False
         runs = self._runs
-        place = self._place_of(run)
+        index = self._index_of(run)
         run.let_go()
-        if place > self._head and goes_on(runs[place - 1], run):
-            runs[place - 1].join_stored(run)
-            del runs[place]
+        if index > self._head and goes_on(runs[index - 1], run):
+            runs[index - 1].join_stored(run)
+            del runs[index]
         return True
 
-    def _place_of(self, run: Run) -> int:
+    def _index_of(self, run: Run) -> int:
         return bisect_right(self._runs, run.first_sequence, self._head, key=_FIRST_SEQUENCE) - 1
 
     def append_new(self, run: Run, most_bytes: int) -> Run:
@@ -515,7 +515,7 @@ class ReadyList(RunList[Run]):
         if run is None or run.messages is not None or run.first_sequence == sequence:
             return None
         head = run.split(sequence - run.first_sequence)
-        self._runs.insert(self._place_of(run), head)
+        self._runs.insert(self._index_of(run), head)
         return head
 
 

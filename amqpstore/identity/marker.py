@@ -64,7 +64,7 @@ class Marker(NamedTuple):
 _REPAIR_STATE = re.compile(rb'^ "state": "(applying|undoing)"', re.MULTILINE)
 """In the journal of a repair. Names of files are further to the right."""
 
-_NO_PLACE = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_NO_SUCH_PATH = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of a path, rather than of the disk or of the rights of a user."""
 
 _TAIL_BYTES = 256
@@ -122,7 +122,7 @@ def create_directory(files: Files, directory: str) -> None:
     try:
         files.make_directory(directory)
     except OSError as error:
-        if error.errno not in _NO_PLACE:
+        if error.errno not in _NO_SUCH_PATH:
             raise
         where = f" at {error.filename}" if error.filename not in (None, directory) else ""
         reason = f"it is not there, and cannot be created ({error.strerror}{where})"

@@ -451,14 +451,14 @@ class Log:
         """Read some, at least one, of `count` durable messages of contiguous ids: see
         `Segment.read`.
         """
-        place = bisect_right(self._segments, first_id, key=_FIRST_ID) - 1
-        while place >= 0 and self._segments[place].is_empty:
+        index = bisect_right(self._segments, first_id, key=_FIRST_ID) - 1
+        while index >= 0 and self._segments[index].is_empty:
             # The neighbours of a torn segment may have been merged: its ids are in the middle of
             # theirs.
-            place -= 1
-        if place < 0 or first_id >= self._segments[place].end_id:
+            index -= 1
+        if index < 0 or first_id >= self._segments[index].end_id:
             return MessageDamagedError(first_id, "no segment contains it")
-        return self._segments[place].read(first_id, count, self._decoder, large)
+        return self._segments[index].read(first_id, count, self._decoder, large)
 
     def forget_damage(self) -> None:
         """Check damaged places again at the next read."""
@@ -493,9 +493,9 @@ class Log:
         sizes = array("I")
         done = 0
         for batches in (self._taken, self.durable):
-            place = bisect_right(batches, ids[done], key=_FIRST_ID) - 1 if done < len(ids) else -1
-            while 0 <= place < len(batches) and done < len(ids):
-                batch = batches[place]
+            index = bisect_right(batches, ids[done], key=_FIRST_ID) - 1 if done < len(ids) else -1
+            while 0 <= index < len(batches) and done < len(ids):
+                batch = batches[index]
                 if ids[done] < batch.first_id:
                     return None  # a batch before it was lost
                 stop = bisect_left(ids, batch.first_id + len(batch.body_sizes), done)
@@ -505,7 +505,7 @@ class Log:
                 else:
                     sizes.extend([batch.body_sizes[one - batch.first_id] for one in ids[done:stop]])
                 done = stop
-                place += 1
+                index += 1
         return sizes if len(sizes) == len(ids) else None
 
     @property
@@ -523,9 +523,9 @@ class Log:
         """Replace neighbours by one segment that holds the same messages. Returns the
         neighbours.
         """
-        place = next(i for i, one in enumerate(self._segments) if one.number in numbers)
+        index = next(i for i, one in enumerate(self._segments) if one.number in numbers)
         replaced = self.drop(numbers)
-        self._segments.insert(place, segment)
+        self._segments.insert(index, segment)
         return replaced
 
     def close(self) -> None:

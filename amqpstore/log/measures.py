@@ -7,7 +7,7 @@ import time
 _LESS = 1e-9
 """A value that is a bound belongs to the bucket below it, as Prometheus counts."""
 
-_PLACES = 128
+_SLOTS = 128
 """More than any value needs."""
 
 
@@ -23,7 +23,7 @@ class BucketHistogram:
 
     def __init__(self, first: float, buckets: int) -> None:
         self.bounds = tuple(first * (1 << power) for power in range(buckets))
-        self.counts = [0] * _PLACES
+        self.counts = [0] * _SLOTS
         self.total = 0.0
         self.scale = 1 / first
 

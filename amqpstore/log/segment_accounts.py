@@ -35,13 +35,13 @@ class AscendingIds(Sequence[int]):
         self._distances = _column([one - ids[0] for one in ids], ids[-1] - ids[0])
 
     @overload
-    def __getitem__(self, place: int) -> int: ...
+    def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, place: slice) -> list[int]: ...
-    def __getitem__(self, place: int | slice) -> int | list[int]:
-        if isinstance(place, slice):
-            return [self._first + one for one in self._distances[place]]
-        return self._first + self._distances[place]
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            return [self._first + one for one in self._distances[index]]
+        return self._first + self._distances[index]
 
     def __iter__(self) -> Iterator[int]:
         return map(self._first.__add__, self._distances)
@@ -49,15 +49,15 @@ class AscendingIds(Sequence[int]):
     def __len__(self) -> int:
         return len(self._distances)
 
-    def place(self, message_id: int) -> int:
-        """Return the place of the first id that is not lower."""
+    def index_of(self, message_id: int) -> int:
+        """Return the index of the first id that is not lower."""
         return bisect_left(self._distances, message_id - self._first)
 
     def find(self, message_id: int) -> int:
-        """Return the place of an id; -1 if it is not among these."""
+        """Return the index of an id; -1 if it is not among these."""
         distances, distance = self._distances, message_id - self._first
-        place = bisect_left(distances, distance)
-        return place if place < len(distances) and distances[place] == distance else -1
+        index = bisect_left(distances, distance)
+        return index if index < len(distances) and distances[index] == distance else -1
 
 
 class SegmentAccount:
@@ -151,8 +151,8 @@ class SegmentAccount:
         count = len(ids)
         if references is None:
             references = self.references = self._alike()
-        start = self._place(ids[0])
-        stop = self._place(ids[-1]) + 1
+        start = self._index_of(ids[0])
+        stop = self._index_of(ids[-1]) + 1
         if stop - start == count and references[start:stop].count(1) == count:
             references[start:stop] = array(references.typecode, [0]) * count
             self.live_count -= count
@@ -162,15 +162,15 @@ class SegmentAccount:
         released_bytes = 0
         for message_id, size in zip(ids, sizes, strict=True):
             if own_ids is None:
-                place = message_id - first_id
+                index = message_id - first_id
             else:
-                place = own_ids.find(message_id)
-                if place < 0:
+                index = own_ids.find(message_id)
+                if index < 0:
                     continue  # It is not here, whatever a damaged index says.
-            if not references[place]:
+            if not references[index]:
                 continue  # No queue has held it since, whatever a damaged index says.
-            references[place] -= 1
-            if not references[place]:
+            references[index] -= 1
+            if not references[index]:
                 self.live_count -= 1
                 released_bytes += size
         self._release_bytes(released_bytes)
@@ -205,10 +205,10 @@ class SegmentAccount:
         pairs = zip(ids, self.references, strict=True)
         return ((message_id, number) for message_id, number in pairs if number)
 
-    def _place(self, message_id: int) -> int:
+    def _index_of(self, message_id: int) -> int:
         if self.ids is None:
             return message_id - self.first_id
-        return self.ids.place(message_id)
+        return self.ids.index_of(message_id)
 
     def row(self) -> SegmentRow:
         """Return the row for the catalog."""
@@ -274,8 +274,8 @@ class SegmentAccounts:
         start = 0
         accounts = self._accounts
         while start < len(ids):
-            place = bisect_right(accounts, ids[start], key=_FIRST_ID) - 1
-            account = accounts[place] if place >= 0 else None
+            index = bisect_right(accounts, ids[start], key=_FIRST_ID) - 1
+            account = accounts[index] if index >= 0 else None
             if account is None or ids[start] >= account.end_id:
                 start += 1
                 continue
@@ -290,8 +290,8 @@ class SegmentAccounts:
 
     def replace(self, old: Sequence[SegmentAccount], new: SegmentAccount | None) -> None:
         """Replace neighbours by one, or by nothing."""
-        place = self._accounts.index(old[0])
-        self._accounts[place : place + len(old)] = [new] if new else []
+        index = self._accounts.index(old[0])
+        self._accounts[index : index + len(old)] = [new] if new else []
         # A checkpoint would write their rows again, behind the changes that remove them: rows
         # without files are damage.
         self.changed.difference_update(old)

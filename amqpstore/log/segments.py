@@ -143,10 +143,10 @@ class Segment:
         count = len(lengths)
         if count * max(lengths) >= step_bytes:
             ends = list(accumulate(lengths, initial=offset))
-            place = 0
-            while (place := bisect_right(ends, last + step_bytes, place + 1)) < count:
-                last = ends[place]
-                ids.append(first_id + place)
+            index = 0
+            while (index := bisect_right(ends, last + step_bytes, index + 1)) < count:
+                last = ends[index]
+                ids.append(first_id + index)
                 offsets.append(last)
         return ids, offsets
 
@@ -241,8 +241,8 @@ class Segment:
 
     def _offset_before(self, message_id: int) -> int:
         """Return where a record starts at or before that of a message."""
-        place = bisect_right(self.table_ids, message_id) - 1
-        offset = self.table_offsets[place] if place >= 0 else 0
+        index = bisect_right(self.table_ids, message_id) - 1
+        offset = self.table_offsets[index] if index >= 0 else 0
         if self._survey:
             offset = max(offset, self._survey.offset_before(message_id))
         if self._cursor_id <= message_id and self._cursor_offset > offset:
@@ -251,8 +251,8 @@ class Segment:
 
     def _offset_behind(self, message_id: int) -> int:
         """Return where a record starts, or the segment ends, behind those of all smaller ids."""
-        place = bisect_left(self.table_ids, message_id)
-        return self.table_offsets[place] if place < len(self.table_ids) else self.size
+        index = bisect_left(self.table_ids, message_id)
+        return self.table_offsets[index] if index < len(self.table_ids) else self.size
 
     def _record_at(self, offset: int) -> bytes:
         """Return a whole record, if its header is sound. Raises: OSError."""
@@ -322,8 +322,8 @@ class Segment:
 
     def forget_from(self, offset: int) -> None:
         """Forget where messages are whose records start at an offset or behind it."""
-        place = bisect_left(self.table_offsets, offset)
-        del self.table_ids[place:], self.table_offsets[place:]
+        index = bisect_left(self.table_offsets, offset)
+        del self.table_ids[index:], self.table_offsets[index:]
         self._cursor_id = self._cursor_offset = 0
 
     def trim(self) -> None:
@@ -388,15 +388,15 @@ class _Survey:
 
     def missing(self, message_id: int) -> str | None:
         """Return why a message has no sound record; None if unknown."""
-        place = bisect_right(self._missing, message_id, key=itemgetter(0)) - 1
-        if place >= 0 and message_id < self._missing[place][1]:
-            return self._missing[place][2]
+        index = bisect_right(self._missing, message_id, key=itemgetter(0)) - 1
+        if index >= 0 and message_id < self._missing[index][1]:
+            return self._missing[index][2]
         return None
 
     def offset_before(self, message_id: int) -> int:
         """Return where a record starts at or before that of a message; 0 if unknown."""
-        place = bisect_right(self._ids, message_id) - 1
-        return self._offsets[place] if place >= 0 else 0
+        index = bisect_right(self._ids, message_id) - 1
+        return self._offsets[index] if index >= 0 else 0
 
 
 def read_around(file: File, size: int, page_bytes: int = PAGE_BYTES) -> tuple[bytes, list[Gap]]:

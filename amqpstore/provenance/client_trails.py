@@ -254,7 +254,7 @@ def encode_block(noted: list[_Noted], number: int, seed: int) -> bytes:
     ids = list(map(id, clients))
     by_id = dict(zip(ids, clients, strict=True))
     client_numbers = dict(zip(by_id, range(len(by_id)), strict=True))
-    tag_numbers = {tag: place for place, tag in enumerate(dict.fromkeys(tags))}
+    tag_numbers = {tag: index for index, tag in enumerate(dict.fromkeys(tags))}
     names = msgpack.packb([[*map(list, by_id.values())], [*tag_numbers]])
     columns = struct.pack(
         _columns(len(noted)),

@@ -80,13 +80,13 @@ def _origin_in(
                 continue
             if batch.lsn > copy.lsn:
                 return None
-            for place, record in _left_of(batch, acked):
+            for position, record in _left_of(batch, acked):
                 if record.number == copy.id or not may_have(record, copied.body):
                     continue
                 original = reading.message(segment.file, record)
                 if original is None or original.body != copied.body:
                     continue
-                if is_copy(original, copied, place.queue_id):
+                if is_copy(original, copied, position.queue_id):
                     trail = Trail(record.number, message=original, segment=number)
                     trail.lsn = batch.lsn
                     return trail, acks_in(batch)

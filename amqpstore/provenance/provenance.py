@@ -53,21 +53,21 @@ class ProvenanceReader:
         self._newest = 0
         """The segment in which the log goes on."""
 
-    def of_message(self, message_id: int, places: Iterable[QueuePosition] = ()) -> Provenance:
-        """Return what is known of the message of an id. Args: places, that it is known to have."""
-        known = [*places]
+    def of_message(self, message_id: int, positions: Iterable[QueuePosition] = ()) -> Provenance:
+        """Return the provenance of the message of an id. Args: positions, known ones of it."""
+        known = [*positions]
         self._asked = Trail(message_id)
         self._follow(self._asked, known)
         self._read(message_id)
         return self._with_origins(known)
 
-    def of_position(self, place: QueuePosition) -> Provenance:
+    def of_position(self, position: QueuePosition) -> Provenance:
         """Return what is known of the message in a place; without a trail, if the log does not say
         which one that is.
         """
-        self._wanted = place
+        self._wanted = position
         self._read(0)
-        return self._with_origins([place])
+        return self._with_origins([position])
 
     # What it was before.
 
@@ -132,9 +132,9 @@ class ProvenanceReader:
         if not message_id:
             return log
         known = [(first, at) for at, number in enumerate(log) if (first := self._first_id(number))]
-        place = bisect_right(known, (message_id, len(log))) - 1
-        if place >= 0:
-            return log[known[place][1] :]
+        index = bisect_right(known, (message_id, len(log))) - 1
+        if index >= 0:
+            return log[known[index][1] :]
         self._is_gone = True
         return log if self._held else []
 
@@ -198,23 +198,23 @@ class ProvenanceReader:
         if self._wanted is None:
             return
         for operation in enqueues:
-            place = self._wanted.sequence - operation.first_sequence
-            if operation.queue_id == self._wanted.queue_id and 0 <= place < operation.message_count:
+            index = self._wanted.sequence - operation.first_sequence
+            if operation.queue_id == self._wanted.queue_id and 0 <= index < operation.message_count:
                 self._wanted = None
-                self._asked = Trail(operation.first_id + place)
+                self._asked = Trail(operation.first_id + index)
                 self._follow(self._asked, ())
                 return
 
-    def _follow(self, trail: Trail, places: Iterable[QueuePosition]) -> None:
+    def _follow(self, trail: Trail, positions: Iterable[QueuePosition]) -> None:
         self._trails[trail.id] = trail
-        for place in places:
-            self._hold(trail, place)
+        for position in positions:
+            self._hold(trail, position)
 
-    def _hold(self, trail: Trail, place: QueuePosition) -> None:
-        of_queue = self._held.setdefault(place.queue_id, {})
-        if of_queue.get(place.sequence) is not trail:
-            of_queue[place.sequence] = trail
-            trail.positions.append(place)
+    def _hold(self, trail: Trail, position: QueuePosition) -> None:
+        of_queue = self._held.setdefault(position.queue_id, {})
+        if of_queue.get(position.sequence) is not trail:
+            of_queue[position.sequence] = trail
+            trail.positions.append(position)
 
     def _published(
         self,
@@ -229,9 +229,9 @@ class ProvenanceReader:
         record = next(one for one in batch.messages if one.number == trail.id)
         self._read_record(trail, segment, record)
         for operation in enqueues:
-            place = trail.id - operation.first_id
-            if 0 <= place < operation.message_count:
-                at = QueuePosition(operation.queue_id, operation.first_sequence + place)
+            index = trail.id - operation.first_id
+            if 0 <= index < operation.message_count:
+                at = QueuePosition(operation.queue_id, operation.first_sequence + index)
                 self._hold(trail, at)
                 self._add_step(
                     trail, TrailStep(batch.lsn, batch.time_ms, operation.kind, at, operation.detail)
@@ -249,12 +249,12 @@ class ProvenanceReader:
         for sequence, trail in list(of_queue.items()):
             if not operation.first_sequence <= sequence < end:
                 continue
-            place = QueuePosition(operation.queue_id, sequence)
-            step = TrailStep(batch.lsn, batch.time_ms, operation.kind, place, operation.detail)
+            position = QueuePosition(operation.queue_id, sequence)
+            step = TrailStep(batch.lsn, batch.time_ms, operation.kind, position, operation.detail)
             self._add_step(trail, step)
             if operation.kind != OperationKind.DELIVERED:
                 del of_queue[sequence]
-                trail.positions.remove(place)
+                trail.positions.remove(position)
                 left.append((trail, operation.queue_id))
         return left
 
@@ -294,10 +294,10 @@ class ProvenanceReader:
     def _find_record(self, trail: Trail, compacted: list[int]) -> None:
         """Find the record of a message whose batch is gone, in the compacted segments."""
         known = sorted((first, number) for number in compacted if (first := self._first_id(number)))
-        place = bisect_right(known, (trail.id, 1 << 32)) - 1
-        if place < 0:
+        index = bisect_right(known, (trail.id, 1 << 32)) - 1
+        if index < 0:
             return
-        with self._reading.opened(known[place][1]) as segment:
+        with self._reading.opened(known[index][1]) as segment:
             if segment is None:
                 self._found.missing += 1
                 return

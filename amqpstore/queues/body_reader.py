@@ -63,9 +63,9 @@ class BodyReader:
         messages: list[Message] = []
         size = 0
         while len(messages) < count and size < _READ_BYTES:
-            place = skipped + len(messages)
-            stretch = run.contiguous_from(place, skipped + count - place)
-            first_id = run.id_at(place)
+            index = skipped + len(messages)
+            stretch = run.contiguous_from(index, skipped + count - index)
+            first_id = run.id_at(index)
             if in_chunks:
                 found = self._large.read(self._log, first_id, stretch)
             else:

@@ -70,13 +70,13 @@ class Browser:
         browsed: list[Browsed] = []
         size = 0
         for piece in pieces:
-            place = 0
-            while place < piece.length:
-                sequence = piece.first_sequence + place
+            index = 0
+            while index < piece.length:
+                sequence = piece.first_sequence + index
                 if size >= _STEP_BYTES or len(browsed) >= most:
                     return browsed, sequence
-                wanted = min(piece.length - place, most - len(browsed))
-                messages = read_messages(self._stored, piece.run, piece.skipped + place, wanted)
+                wanted = min(piece.length - index, most - len(browsed))
+                messages = read_messages(self._stored, piece.run, piece.skipped + index, wanted)
                 if not messages:
                     return browsed, sequence
                 size += sum(len(message.body) for message in messages if message)
@@ -84,7 +84,7 @@ class Browser:
                     Browsed(sequence + i, one, piece.run.delivery_count, piece.run.expires_ms)
                     for i, one in enumerate(messages)
                 ]
-                place += len(messages)
+                index += len(messages)
         return browsed, 0 if self._is_end(end) else end
 
     def skip(self, first_sequence: int, count: int) -> tuple[int, int]:
@@ -135,8 +135,8 @@ class Browser:
         if queue.deleted:
             return None
         files = queue.paged
-        place = bisect_right(files, first, key=attrgetter("end"))
-        file = files[place] if place < len(files) else None
+        index = bisect_right(files, first, key=attrgetter("end"))
+        file = files[index] if index < len(files) else None
         run = queue.ready.at_or_after(first)
         if file is None:
             return self._in_memory(first, queue.next_sequence, most) if run else None
@@ -172,8 +172,8 @@ class Browser:
             self._stored.paging.note_file(self._queue, file, error)
             return [], file.end
         sequences = entries.sequences
-        place = bisect_left(sequences, start) + most
-        end = sequences[place] if place < len(sequences) else file.end
+        index = bisect_left(sequences, start) + most
+        end = sequences[index] if index < len(sequences) else file.end
         end = min(end, file.end)
         runs = live_runs(entries, self._queue.index[file.number], start, end)
         return [RunSlice(run, 0, run.count) for run in runs], end

@@ -75,5 +75,5 @@ class ExpiryHeap:
 
 def _file_at(paged: Sequence[PagedFile], sequence: int) -> PagedFile | None:
     """Return the file whose range includes a sequence."""
-    place = bisect_right(paged, sequence, key=_FIRST) - 1
-    return paged[place] if place >= 0 and sequence < paged[place].end else None
+    index = bisect_right(paged, sequence, key=_FIRST) - 1
+    return paged[index] if index >= 0 and sequence < paged[index].end else None

@@ -265,8 +265,8 @@ class Queue:
         for that.
         """
         if files:
-            place = self.paged.index(files[0])
-            del self.paged[place : place + len(files)]
+            index = self.paged.index(files[0])
+            del self.paged[index : index + len(files)]
             self.paged_count -= sum(file.live for file in files)
             self.ready_bytes -= sum(file.body_bytes or 0 for file in files)
 
@@ -291,10 +291,10 @@ class Queue:
         """Return the index file that may have the first ready message from a sequence on; None if
         that is in memory, or does not exist.
         """
-        place = bisect_right(self.paged, first_sequence, key=attrgetter("end"))
-        if place == len(self.paged):
+        index = bisect_right(self.paged, first_sequence, key=attrgetter("end"))
+        if index == len(self.paged):
             return None
-        file = self.paged[place]
+        file = self.paged[index]
         run = self.ready.at_or_after(first_sequence)
         if run and run.first_sequence <= max(file.first, first_sequence):
             return None
@@ -339,18 +339,18 @@ class Queue:
         self.index = {state.number: state for state in states}
         freed = 0
         paged_out = []
-        parts_of: dict[int, list[PagedFile]] = {}
+        files_of: dict[int, list[PagedFile]] = {}
         for file in self.paged:
-            parts_of.setdefault(file.number, []).append(file)
+            files_of.setdefault(file.number, []).append(file)
         # The first file's messages are taken next, except from a queue that keeps nothing in
         # memory.
         for state in reversed(states[1:] if most_runs else states):
             if len(self.ready) <= most_runs:
                 break
             # A part of it may be paged out already.
-            parts = parts_of.get(state.number, [])
-            first = max((file.end for file in parts), default=state.first)
-            live = state.live - sum(file.live for file in parts)
+            of_file = files_of.get(state.number, [])
+            first = max((file.end for file in of_file), default=state.first)
+            live = state.live - sum(file.live for file in of_file)
             if not live or state.delivered or state.end > self.next_sequence:
                 continue
             runs = self.ready.between(first, state.end)
@@ -369,7 +369,7 @@ class Queue:
             file = PagedFile(
                 *(state.number, first, state.end, live),
                 expires_ms,
-                _less(state.body_bytes, [file.body_bytes for file in parts]),
+                _less(state.body_bytes, [file.body_bytes for file in of_file]),
             )
             self.stored_count -= live - sum([run.count for run in in_memory])
             self.stored_bytes -= (file.body_bytes or 0) - body_bytes_of(in_memory)

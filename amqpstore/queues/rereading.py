@@ -104,13 +104,13 @@ class Rereading:
         self._forget_damage = forget_damage
         self._clock = clock
         # The next sequence to try, by queue. The first queue is the next one.
-        self._places: dict[Queue, int] = {}
+        self._next_sequences: dict[Queue, int] = {}
         self._due_ms = clock.monotonic_ms() + _PAUSE_MS
         self._forget_ms = 0
 
     def add(self, queue: Queue) -> None:
         """Add a queue with something that could not be read."""
-        self._places.setdefault(queue, 0)
+        self._next_sequences.setdefault(queue, 0)
 
     def is_due(self) -> bool:
         """Tell whether to try again now; then not again for a second."""
@@ -127,24 +127,24 @@ class Rereading:
         """Take some readable messages out of quarantine. Their bodies are not kept."""
         failed = 0
         for _ in range(_MAX_READS):
-            if not self._places or failed >= _MAX_FAILED:
+            if not self._next_sequences or failed >= _MAX_FAILED:
                 return
-            queue, place = next(iter(self._places.items()))
-            run = None if queue.deleted else queue.quarantined.at_or_after(place)
+            queue, next_sequence = next(iter(self._next_sequences.items()))
+            run = None if queue.deleted else queue.quarantined.at_or_after(next_sequence)
             if run is None:
                 self._move_on(queue)
                 continue
-            sequence = max(place, run.first_sequence)
+            sequence = max(next_sequence, run.first_sequence)
             skipped = sequence - run.first_sequence
             read = self._read(run, skipped, run.count - skipped)
             if isinstance(read, ReadLaterError):
                 return
             if isinstance(read, list):
-                self._places[queue] = sequence + len(read)
+                self._next_sequences[queue] = sequence + len(read)
                 (part,) = queue.quarantined.remove(sequence, len(read))
                 yield queue, part
             else:
-                self._places[queue] = sequence + 1
+                self._next_sequences[queue] = sequence + 1
                 failed += 1
 
     def index_files(self) -> Iterator[tuple[Queue, PagedFile]]:
@@ -152,7 +152,9 @@ class Rereading:
         read; others the next time.
         """
         for _ in range(_MAX_INDEX_FILES):
-            queue = next((one for one in self._places if one.unread and not one.deleted), None)
+            queue = next(
+                (one for one in self._next_sequences if one.unread and not one.deleted), None
+            )
             if queue is None:
                 return
             file = queue.unread.pop(0)
@@ -161,6 +163,6 @@ class Rereading:
 
     def _move_on(self, queue: Queue) -> None:
         """Continue with another queue; come back to this one if anything is left."""
-        del self._places[queue]
+        del self._next_sequences[queue]
         if not queue.deleted and (queue.quarantined.count or queue.unread):
-            self._places[queue] = 0
+            self._next_sequences[queue] = 0

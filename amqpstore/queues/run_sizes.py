@@ -97,12 +97,12 @@ class RunSizes:
     def _measured_run(self, queue: Queue, run: Run) -> Iterator[int]:
         """Find the size of the bodies of a run that is in no index file: they are read."""
         first, count = run.first_sequence, run.count
-        total = place = 0
-        while place < count:
-            found = self._reader.read_back(run, place, count - place)
+        total = index = 0
+        while index < count:
+            found = self._reader.read_back(run, index, count - index)
             size = body_bytes(found) if isinstance(found, list) else 0
             read = len(found) if isinstance(found, list) else 1
-            place += read
+            index += read
             total += size
             yield read + size // _BYTES_OF_ONE
             if queue.ready.at(first) is not run or run.messages is not None or run.count != count:

@@ -89,14 +89,14 @@ class StoredRuns:
         if run.messages is not None:
             return run.messages
         messages: list[Message] = []
-        place = 0
-        while place < run.count:
-            found = self.reader.read_back(run, place, run.count - place)
+        index = 0
+        while index < run.count:
+            found = self.reader.read_back(run, index, run.count - index)
             if not isinstance(found, list):
                 self.quarantine.note_skipped(None, found)
-                place += 1
+                index += 1
             else:
-                place += len(found)
+                index += len(found)
                 messages += found
         return messages
 
@@ -121,13 +121,13 @@ class StoredRuns:
         if run.messages is not None:
             yield run.messages
             return
-        place = 0
-        while place < run.count:
-            found = self.reader.read_back(run, place, run.count - place, in_chunks=True)
+        index = 0
+        while index < run.count:
+            found = self.reader.read_back(run, index, run.count - index, in_chunks=True)
             if isinstance(found, PartlyReadError):
                 yield []
             elif isinstance(found, list):
-                place += len(found)
+                index += len(found)
                 yield found
             else:
                 raise found
@@ -168,32 +168,32 @@ class StoredRuns:
         """Yield the messages of a ready run in parts, each with its first sequence."""
         first = run.first_sequence
         if run.messages is not None:
-            for place in range(0, run.count, _MAX_BROWSED):
-                yield first + place, run.messages[place : place + _MAX_BROWSED]
+            for index in range(0, run.count, _MAX_BROWSED):
+                yield first + index, run.messages[index : index + _MAX_BROWSED]
             return
-        place = 0
-        while place < run.count:
-            found = self.reader.read_back(run, place, min(run.count - place, _MAX_BROWSED))
+        index = 0
+        while index < run.count:
+            found = self.reader.read_back(run, index, min(run.count - index, _MAX_BROWSED))
             if not isinstance(found, list):
                 self.quarantine.note_skipped(queue.definition, found)
-                place += 1
+                index += 1
             else:
-                yield first + place, found
-                place += len(found)
+                yield first + index, found
+                index += len(found)
 
     def peek_behind(self, queue: Queue, first_sequence: int) -> Message | None:
         """Return the first ready message from a sequence on; None if it cannot be read."""
         for run in queue.ready:
             if run.end > first_sequence:
-                place = max(first_sequence - run.first_sequence, 0)
+                index = max(first_sequence - run.first_sequence, 0)
                 if run.messages is not None:
-                    return run.messages[place]
-                return self.read_one(run, place)
+                    return run.messages[index]
+                return self.read_one(run, index)
         return None
 
-    def read_one(self, run: Run, place: int) -> Message | None:
+    def read_one(self, run: Run, index: int) -> Message | None:
         """Return one message of a run that is on disk; None if it cannot be read."""
-        found = self.reader.read_back(run, place, 1)
+        found = self.reader.read_back(run, index, 1)
         return found[0] if isinstance(found, list) else None
 
     def read_again(self, make_ready: Callable[[Queue, Run], None]) -> dict[Queue, int]:

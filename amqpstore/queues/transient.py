@@ -115,10 +115,10 @@ class TransientLog:
         self._segments.clear()
 
     def _segment_of(self, message_id: int) -> Segment | None:
-        place = bisect_right(self._segments, message_id, key=_FIRST_ID) - 1
-        if place < 0 or message_id >= self._segments[place].end_id:
+        index = bisect_right(self._segments, message_id, key=_FIRST_ID) - 1
+        if index < 0 or message_id >= self._segments[index].end_id:
             return None
-        return self._segments[place]
+        return self._segments[index]
 
     def _start_segment(self) -> Segment:
         self._files.make_directory(self._directory)

@@ -161,7 +161,7 @@ class _Recovery:
         # Numbers whose outcome this start knows: LSNs of batches, and ids that they have put in
         # queues; also those of a torn tail.
         self._done_lsns = PresentNumbers()
-        self._placed = PresentNumbers()
+        self._stored_numbers = PresentNumbers()
         # Whether the catalog, or the log, is an older one.
         self._is_old = False
         # The highest id of a queue that is not in the catalog.
@@ -375,7 +375,9 @@ class _Recovery:
         if is_part or report.shortfall or report.orphaned:
             self._keep_all()
             queue_ids = self._queue_ids_passed_over()
-            skipped = passed_over(self._start, position, self._done_lsns, self._placed, queue_ids)
+            skipped = passed_over(
+                self._start, position, self._done_lsns, self._stored_numbers, queue_ids
+            )
             if queue_ids:
                 # The next queue gets an id behind them, whether there is a checkpoint or not.
                 of_queues = PassedOverRow([], [], skipped.queue_ids)
@@ -753,7 +755,7 @@ class _Recovery:
         if torn.lsn:
             self._done_lsns.add(torn.lsn)
         for record in torn.messages:
-            self._placed.add(record.number)
+            self._stored_numbers.add(record.number)
 
     def _apply(self, segment: Segment, batch: StoredBatch, content: bytes) -> None:
         for gap in batch.gaps:
@@ -777,7 +779,7 @@ class _Recovery:
         first_id, stop = enqueued_ids(operations)
         self._note_ids(first_id, stop, sizes)
         if stop:
-            self._placed.add_range(first_id, stop)
+            self._stored_numbers.add_range(first_id, stop)
         if not stop:
             first_id = stop = self._next_message_id
         # Also for a damaged record: no other message may get its id.

@@ -201,22 +201,22 @@ class FollowerLog(Log):
 
         Args: batches, those behind what is kept of it.
         """
-        number, place = rewrite.number, rewrite.place
-        while self.received and self.received[-1].lsn > place.lsn:
+        number, end = rewrite.number, rewrite.end
+        while self.received and self.received[-1].lsn > end.lsn:
             self.received.pop()
         of_log = [one for one in self._segments if not is_compacted(one.number)]
         gone = [one for one in of_log if one.number > number - (not rewrite.size)]
         for replaced in gone:
             replaced.close()
             self._segments.remove(replaced)
-        self.last = place
+        self.last = end
         self.is_appendable = True
         if not rewrite.size:
             self._current = self._last_written = None
             return
         segment = next((one for one in of_log if one.number == number), None)
         if segment is None:
-            segment = self._new_segment(number, place.message_id)
+            segment = self._new_segment(number, end.message_id)
             self._segments.append(segment)
         segment.close()
         segment.write_to(rewrite.file, rewrite.size)

@@ -231,16 +231,16 @@ class FollowerStore(ClosableStore):
         self._state.check()
         if self._agreed_definitions is None:
             raise RefusedBatchError(lsn, "the leader's definitions come first")
-        place = self._reader().find(lsn)
-        if place is None:
+        end = self._reader().find(lsn)
+        if end is None:
             raise DivergedError(self.directory, f"it has no {batch_named(lsn)}")
         floor = self._committed()
-        if place[1:3] < floor:
+        if end[1:3] < floor:
             reason = f"what follows {batch_named(lsn)} is committed"
             raise DivergedError(self.directory, reason)
         # The log goes on: no copy is needed.
         remove_unfinished(self._backing.files, self.directory)
-        return self._rewrite(place.segment or 1, place)
+        return self._rewrite(end.segment or 1, end)
 
     def next_segment(self, number: int) -> SegmentRewrite:
         """Begin a segment behind the last one, of which the leader sends all that it has. Then
@@ -254,7 +254,7 @@ class FollowerStore(ClosableStore):
     def adopt(self, rewrite: SegmentRewrite) -> None:
         """Have the log end with a segment that was written anew. Durable on return.
 
-        What the log has behind `rewrite.place` goes to quarantine.
+        What the log has behind `rewrite.end` goes to quarantine.
         Raises: RefusedBatchError, DamageError (what the leader sent does not continue the log);
         DiskFullError, OSError; nothing is changed then. DurabilityError.
         """
@@ -457,32 +457,32 @@ class FollowerStore(ClosableStore):
         of = self.log.position if self._maintenance else self._recovered.start
         return of.segment, of.offset
 
-    def _rewrite(self, number: int, place: BatchEnd) -> SegmentRewrite:
-        self.space.check(place.offset)
-        place = place._replace(message_id=self._next_id(place))
+    def _rewrite(self, number: int, end: BatchEnd) -> SegmentRewrite:
+        self.space.check(end.offset)
+        end = end._replace(message_id=self._next_id(end))
         with self._changing():
-            return SegmentRewrite(self._backing.files, self.directory, number, place)
+            return SegmentRewrite(self._backing.files, self.directory, number, end)
 
-    def _next_id(self, place: BatchEnd) -> int:
+    def _next_id(self, end: BatchEnd) -> int:
         """Return the message id after all those in the log up to a place.
 
         The batches of its segment may have no message.
         """
         start = self.log.position if self._maintenance else self._recovered.start
-        behind = [*self._kept(place), *(one.summary for one in self._received_until(place))]
+        behind = [*self._kept(end), *(one.summary for one in self._received_until(end))]
         ids = [one.first_id + len(one.sizes) for one in behind if one is not None]
-        return max(place.message_id, start.message_id, *ids, 1)
+        return max(end.message_id, start.message_id, *ids, 1)
 
-    def _kept(self, place: BatchEnd) -> list[BatchSummary]:
+    def _kept(self, end: BatchEnd) -> list[BatchSummary]:
         """Return the batches that recovery found, up to a place."""
         return [
             one
             for one in self._recovered.batches
-            if (one.segment, one.end_bytes) <= (place.segment, place.offset)
+            if (one.segment, one.end_bytes) <= (end.segment, end.offset)
         ]
 
-    def _received_until(self, place: BatchEnd) -> list[Batch]:
-        return [one for one in self.log.received if one.lsn <= place.lsn]
+    def _received_until(self, end: BatchEnd) -> list[Batch]:
+        return [one for one in self.log.received if one.lsn <= end.lsn]
 
     def _checked(self, rewrite: SegmentRewrite) -> list[Batch]:
         """Return the batches that a segment has which it did not have before.
@@ -490,7 +490,7 @@ class FollowerStore(ClosableStore):
         Raises: RefusedBatchError, DamageError, OSError.
         """
         new_batches: list[Batch] = []
-        last = rewrite.place
+        last = rewrite.end
         content = rewrite.content()
         sealed = sealed_batches(
             content, rewrite.number, self._backing.seed, rewrite.offset, rewrite.path
@@ -508,14 +508,14 @@ class FollowerStore(ClosableStore):
 
     def _apply_rewrite(self, rewrite: SegmentRewrite, batches: Sequence[Batch]) -> None:
         """Replace the end of the log: see `segment_rewrite` for what a crash leaves."""
-        files, directory, place = self._backing.files, self.directory, rewrite.place
+        files, directory, end = self._backing.files, self.directory, rewrite.end
         ends = self.log.ends()
         if not rewrite.size and rewrite.number not in ends:
             rewrite.abandon()
             return
         # If nothing of the segment itself is left, it goes as well.
         later = [number for number in ends if number > rewrite.number - (not rewrite.size)]
-        behind = self._reader().behind(place) if self.last.lsn > place.lsn else []
+        behind = self._reader().behind(end) if self.last.lsn > end.lsn else []
         rewrite.sync()
         if later or behind:
             path = new_quarantine(files, directory)
@@ -532,13 +532,13 @@ class FollowerStore(ClosableStore):
         else:
             rewrite.abandon()
         if not self._maintenance:
-            self._recovered.batches = self._kept(place)
-            self._adopted_lsn = min(self._adopted_lsn, place.lsn)
-            end = Position(place.segment, place.offset, place.lsn + 1, place.message_id)
-            self.log.position = end
-            if end.segment < self._recovered.position.segment:
+            self._recovered.batches = self._kept(end)
+            self._adopted_lsn = min(self._adopted_lsn, end.lsn)
+            position = Position(end.segment, end.offset, end.lsn + 1, end.message_id)
+            self.log.position = position
+            if position.segment < self._recovered.position.segment:
                 # The first checkpoint writes the offset tables from there on.
-                self._recovered.position = end
+                self._recovered.position = position
         self.log.replace_end(rewrite, batches)
 
     def _forget_ends(self, numbers: Sequence[int]) -> None:

@@ -120,17 +120,17 @@ class LogReader:
     def end(self) -> BatchEnd:
         """Return where the last batch ends. Raises: OSError."""
         for number in reversed(self._ends):
-            if places := list(self._places(number)):
-                return places[-1]
+            if ends := list(self._batch_ends(number)):
+                return ends[-1]
         return LOG_START
 
-    def behind(self, place: BatchEnd) -> list[BatchEnd]:
+    def behind(self, end: BatchEnd) -> list[BatchEnd]:
         """Return the batches that end behind a place. Raises: OSError."""
         return [
             one
-            for number in self.segments_from(place.segment)
-            for one in self._places(number)
-            if one.lsn > place.lsn
+            for number in self.segments_from(end.segment)
+            for one in self._batch_ends(number)
+            if one.lsn > end.lsn
         ]
 
     def read(self, number: int, offset: int, size: int) -> bytes:
@@ -148,7 +148,7 @@ class LogReader:
         """Yield the numbers of segments, from one on."""
         return (one for one in self._ends if one >= number)
 
-    def _places(self, number: int) -> Iterator[BatchEnd]:
+    def _batch_ends(self, number: int) -> Iterator[BatchEnd]:
         """Yield where the batches of a segment end; damaged ones have no place of their own."""
         return (one.end for one in self._batches(number))
 
@@ -162,16 +162,16 @@ class LogReader:
                 checksum = transaction_checksum(content, batch.transaction.offset)
                 yield NamedBatch(BatchEnd(batch.lsn, number, batch.end, message_id), checksum)
 
-    def sealed(self, place: BatchEnd) -> Iterator[SealedBatch]:
+    def sealed(self, end: BatchEnd) -> Iterator[SealedBatch]:
         """Yield the batches behind a place, as their leader sealed them.
 
         Raises: DamageError, OSError.
         """
-        for number in self.segments_from(max(place.segment, 1)):
-            if number == place.segment and place.offset >= self._ends[number]:
+        for number in self.segments_from(max(end.segment, 1)):
+            if number == end.segment and end.offset >= self._ends[number]:
                 continue
             content = self.read(number, 0, self._ends[number])
-            start = place.offset if number == place.segment else 0
+            start = end.offset if number == end.segment else 0
             path = self._path(number)
             yield from sealed_batches(content, number, self._seed, start, path)
 

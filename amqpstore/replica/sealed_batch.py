@@ -127,18 +127,18 @@ class SealedBatch(NamedTuple):
 
         Raises: RefusedBatchError.
         """
-        place = sum(self.lengths)
+        offset = sum(self.lengths)
         if not self.offset:
-            place += SEGMENT_BYTES
+            offset += SEGMENT_BYTES
             self._check_segment(store_id)
-        record = record_at(self.content, place, self.segment, seed)
+        record = record_at(self.content, offset, self.segment, seed)
         if isinstance(record, Gap):
-            raise self._refused(f"no TRANSACTION of this store is at {place}: {record.reason}")
+            raise self._refused(f"no TRANSACTION of this store is at {offset}: {record.reason}")
         if (record.kind, record.number, record.end) != (
             *(Kind.TRANSACTION, self.lsn),
             len(self.content),
         ):
-            raise self._refused(f"the record at {place} is not its TRANSACTION")
+            raise self._refused(f"the record at {offset} is not its TRANSACTION")
         try:
             payload = self.content[record.payload_offset : record.end]
             _, operations = sound_operations(payload, self.end, 0)

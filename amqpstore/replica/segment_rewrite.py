@@ -51,15 +51,15 @@ class Discarded(NamedTuple):
 
 class SegmentRewrite:
     """Segment `number` while it is written anew: up to `offset` as it was, up to the end of batch
-    `place.lsn`; behind that, what is appended. `size` bytes were written, to `path`.
+    `end.lsn`; behind that, what is appended. `size` bytes were written, to `path`.
 
     Raises: OSError.
     """
 
-    def __init__(self, files: Files, directory: str, number: int, place: BatchEnd) -> None:
+    def __init__(self, files: Files, directory: str, number: int, end: BatchEnd) -> None:
         self.number = number
-        self.place = place
-        self.offset = place.offset if number == place.segment else 0
+        self.end = end
+        self.offset = end.offset if number == end.segment else 0
         self.size = 0
         self._files = files
         self._directory = directory

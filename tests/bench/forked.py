@@ -11,7 +11,7 @@ from amqpstore_tools.client.errors import BenchError, PeerError
 
 
 class ForkedProcess:
-    """Does `work` with one end of a pipe. PendingMoves the context ends it.
+    """Does `work` with one end of a pipe. Leaving the context ends it.
 
     Args: name, for errors.
     """

@@ -195,7 +195,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_transaction, "_MAX_SETTLED", 1)
     monkeypatch.setattr(amqpstore.queues.acks, "_MERGED_AT_ONCE", 1)
     monkeypatch.setattr(amqpstore.prepared, "_READ_AT_ONCE", 1)
-    monkeypatch.setattr(prepared_work, "_MAX_PLACED", 1)
+    monkeypatch.setattr(prepared_work, "_MAX_MESSAGES", 1)
     monkeypatch.setattr(prepared_work, "_MAX_PUT_BACK", 1)
 
 
@@ -500,8 +500,8 @@ def committed_with_each_step(patch: pytest.MonkeyPatch) -> None:
             columns.clear()
             yield step
 
-    its_placing = PreparedWork._placing
-    patch.setattr(PreparedWork, "_placing", placing)
+    its_placing = PreparedWork._adding_messages
+    patch.setattr(PreparedWork, "_adding_messages", placing)
 
 
 @pytest.mark.usefixtures("small_steps")

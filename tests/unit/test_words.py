@@ -1,7 +1,8 @@
 """Words that have to be decoded do not come back: in docstrings, comments and names of our modules.
 
 Each rule looks at one position, so that plain English does not fall with the bad: at the beginnings
-of docstrings, at docstrings and comments, at names of functions, at variables of long functions.
+of docstrings, at docstrings and comments, at names of functions, at variables of long functions, at
+names that others read.
 """
 
 import ast
@@ -34,6 +35,24 @@ ANSWERS = ("has_", "is_", "can_")
 
 PLACEHOLDERS = re.compile(r"(found|one|said|told|its_\w+)$")
 """Variables that do not say what they are: a comprehension may have them, and a short function."""
+
+VAGUE = frozenset(
+    ("part", "parts", "place", "places", "placed", "placing", "leave", "leaves", "leaving")
+)
+"""Words in names that stand for many things: a slice, chunk, share or component; an index, offset,
+position or path; a disconnect, removal, drop or release.
+"""
+
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+NAMED_OUTSIDE = {
+    "amqpstore.catalog.tables": {"places"},
+    "amqpstore_server.management.bodies": {"_MAX_PARTS"},
+    "amqpstore_tools.cluster.joining": {"leave"},
+    "amqpstore_tools.cluster.status": {"place"},
+    "amqpstore_tools.verbs.cluster": {"_leave"},
+}
+"""Names that stored rows, a verb, its output or a standard (MIME) have given."""
 
 LONG_LINES = 20
 
@@ -195,6 +214,32 @@ def pairs(modules: Sources) -> Iterator[str]:
                     yield f"{module}: {count} limits {' and '.join(words)} of {kind!r}"
 
 
+def vague_names(modules: Sources) -> Iterator[str]:
+    """Modules, classes, functions, attributes and constants whose names have a vague word."""
+    for module, text in modules.items():
+        kept = NAMED_OUTSIDE.get(module, set())
+        basename = module.removesuffix(".__init__").rpartition(".")[2]
+        for line, name in sorted({(1, basename), *defined_by(parsed(text))}):
+            for word in VAGUE.intersection(map(str.lower, WORD.findall(name))):
+                if name not in kept:
+                    yield f"{module}:{line}: `{name}` says {word!r}: say which kind"
+
+
+def defined_by(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield what is defined in a module, but for the variables and arguments of functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+        if isinstance(node, ast.Module | ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.Assign | ast.AnnAssign):
+                    for one in ast.walk(statement):
+                        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+                            yield one.lineno, one.id
+
+
 RULES = {
     "pronouns": beginnings,
     "questions": questions,
@@ -202,6 +247,7 @@ RULES = {
     "answers": commands_as_answers,
     "placeholders": placeholders,
     "pairs": pairs,
+    "vague": vague_names,
 }
 
 
@@ -242,6 +288,14 @@ MODULES = {
         "async def f(self):\n    its_count = 1\n" + LONG,
         "def f():\n    while found := read():\n        pass\n" + LONG,
     ],
+    "vague": [
+        "class RunPart: ...\n",
+        "class A:\n    place: int\n",
+        "class A:\n    def f(self):\n        self._leaving = 1\n",
+        "def _in_parts(): ...\n",
+        "_MAX_PLACES = 1\n",
+        "def place_of(): ...\n",
+    ],
     "pairs": ["SMALLEST_BYTES = 2\nLEAST_BYTES = 1\n", "_MAX_S: int = 2\nMOST_S = 1\n"],
 }
 GOOD = {
@@ -250,6 +304,7 @@ GOOD = {
     "phrases": '"""So many that it waits."""\nx = "nobody"  # nor here so long that it counts\n',
     "answers": "def has_room() -> bool: ...\ndef note_room() -> None: ...\n",
     "placeholders": "def f(one):\n    found = one\ndef g():\n    a = [one for one in b]\n" + LONG,
+    "vague": "class Partition:\n    replaced = partial\ndef f(part):\n    place = misplaced\n",
     "pairs": "MIN_BYTES = 1\nLEAST_S = 1\nMAX_BYTES = 2\n",
 }
 

@@ -79,7 +79,7 @@ class User(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_named(self.name)
-        _check_key_part("name", self.name)
+        _check_key_component("name", self.name)
         _check_one_of("hashing_algorithm", self.hashing_algorithm, _ALGORITHMS)
         check_numbers("limits", self.limits)
         _check_size("tags", self.listed_tags)
@@ -124,7 +124,7 @@ class VirtualHostDefinition(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_named(self.name)
-        _check_key_part("name", self.name)
+        _check_key_component("name", self.name)
         if self.metadata.get(PROTECTED) not in (None, True, False):
             raise ValueError(f"`{PROTECTED}` is {self.metadata[PROTECTED]!r}; expected a boolean")
         kind = self.all_metadata.get(DEFAULT_QUEUE_TYPE, CLASSIC)
@@ -175,8 +175,8 @@ class Permission(msgspec.Struct, kw_only=True):
     read: str
 
     def __post_init__(self) -> None:
-        _check_key_part("user", self.user)
-        _check_key_part("vhost", self.vhost)
+        _check_key_component("user", self.user)
+        _check_key_component("vhost", self.vhost)
         for name in ("configure", "write", "read"):
             owner = f"user '{self.user}' in vhost '{self.vhost}'"
             _check_expression(name, getattr(self, name), owner)
@@ -213,7 +213,7 @@ class PolicyDefinition(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_named(self.name)
-        _check_key_part("name", self.name)
+        _check_key_component("name", self.name)
         _check_expression("pattern", self.pattern, f"policy '{self.name}'")
         _check_one_of("apply-to", self.apply_to, _APPLY_TO)
         check_numbers("priority", self.priority)
@@ -293,7 +293,7 @@ class ParameterDefinition(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         _check_named(self.name)
         for field in ("component", "name"):
-            _check_key_part(field, getattr(self, field))
+            _check_key_component(field, getattr(self, field))
         check_numbers("value", self.value)
 
     @property
@@ -320,7 +320,7 @@ class GlobalParameter(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_named(self.name)
-        _check_key_part("name", self.name)
+        _check_key_component("name", self.name)
         check_numbers("value", self.value)
         _check_size("value", self.value)
 
@@ -451,11 +451,11 @@ def _converted(
             left_out.append(_left_out(kind, one, f"$.{list_name}[{number}]", error))
 
 
-def _add_parameter(definitions: Definitions, one: Any, place: str) -> None:
+def _add_parameter(definitions: Definitions, one: Any, path: str) -> None:
     """Add a parameter as what its component says that it is."""
     try:
         parameter = msgspec.convert(one, ParameterDefinition)
-        place = f"{place}.value"
+        path = f"{path}.value"
         if parameter.component == OPERATOR_POLICY:
             definitions.operator_policies.append(parameter.operator_policy)
         elif parameter.component == VHOST_LIMITS:
@@ -463,13 +463,13 @@ def _add_parameter(definitions: Definitions, one: Any, place: str) -> None:
         else:
             definitions.unknown_parameters.append(parameter)
     except (msgspec.ValidationError, ValueError) as error:
-        definitions.left_out.append(_left_out("parameter", one, place, error))
+        definitions.left_out.append(_left_out("parameter", one, path, error))
 
 
-def _left_out(kind: str, one: Any, place: str, error: Exception) -> LeftOut:
-    """Return an entry that is left out. Args: place, of the entry in the file."""
+def _left_out(kind: str, one: Any, path: str, error: Exception) -> LeftOut:
+    """Return an entry that is left out. Args: path, of the entry in the file."""
     message, found, inner = str(error).rpartition(" - at `$")
-    reason = f"{message} - at `{place}{inner}" if found else f"{error} - at `{place}`"
+    reason = f"{message} - at `{path}{inner}" if found else f"{error} - at `{path}`"
     entry = one if isinstance(one, dict) else {}
     vhost, name = (
         value if isinstance(value := entry.get(key), str) else "" for key in ("vhost", "name")
@@ -491,7 +491,7 @@ def _read(path: str, max_bytes: int) -> bytes:
     return content.removeprefix(codecs.BOM_UTF8)
 
 
-def _check_key_part(field: str, value: str) -> None:
+def _check_key_component(field: str, value: str) -> None:
     """Check a text that becomes part of a catalog key, where parts are separated by NUL."""
     check_shortstr(field, value)
     if "\0" in value:

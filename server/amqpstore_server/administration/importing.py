@@ -20,7 +20,7 @@ from amqpstore_server.administration.definitions import (
 )
 from amqpstore_server.broker.broker import Broker, Defined
 from amqpstore_server.broker.definitions.accepted import (
-    Place,
+    NameScope,
     check_policy,
     exchange_notes,
     notes,
@@ -119,7 +119,7 @@ def notes_of(definitions: Definitions) -> list[str]:
     for user in definitions.users:
         noted |= dict.fromkeys(tag_notes(user.tags))
     for queue in definitions.queues:
-        noted |= dict.fromkeys(notes(Place.QUEUE, queue.arguments))
+        noted |= dict.fromkeys(notes(NameScope.QUEUE, queue.arguments))
     for exchange in definitions.exchanges:
         noted |= dict.fromkeys(exchange_notes(exchange.type, exchange.arguments))
     return [*noted]
@@ -131,7 +131,7 @@ def _describing(definitions: Definitions, broker: Broker, left_out: list[str]) -
     """
     for host_limits in definitions.vhost_limits:
         with _noting(left_out, "limits", host_limits.vhost, "vhost-limits"):
-            if reason := refusal(Place.VHOST_LIMIT, host_limits.limits):
+            if reason := refusal(NameScope.VHOST_LIMIT, host_limits.limits):
                 raise PreconditionFailedError(reason)
             broker.define_vhost_limits(host_limits.vhost, host_limits.limits)
         yield

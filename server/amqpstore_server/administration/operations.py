@@ -41,7 +41,7 @@ from amqpstore_server.administration.telling import (
 )
 from amqpstore_server.administration.work import Work
 from amqpstore_server.broker.broker import Broker, Defined
-from amqpstore_server.broker.definitions.accepted import Place, refusal
+from amqpstore_server.broker.definitions.accepted import NameScope, refusal
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.monitoring.audit import By, audit
 from amqpstore_server.broker.rights.permissions import ALL
@@ -112,7 +112,7 @@ class Administration:
         password, whatever `user` says.
         """
         self.changes.check_user(user.name, must_exist=must_exist)
-        _check_limits(user.limits or {}, Place.USER_LIMIT)
+        _check_limits(user.limits or {}, NameScope.USER_LIMIT)
         _warn_of_tags(user)
         row = (yield from self._row_of(user)) if not keeps else {}
         # Others had their turn while the password was hashed.
@@ -160,7 +160,7 @@ class Administration:
         opened from now on. Raises: AdministrationError.
         """
         self.changes.check_user(user)
-        _check_limits(limits, Place.USER_LIMIT)
+        _check_limits(limits, NameScope.USER_LIMIT)
         self.changes.store(
             Defined(), {user: {**(self.all_users.row(user) or {}), "limits": dict(limits)}}
         )
@@ -173,7 +173,7 @@ class Administration:
         AdministrationError.
         """
         self.changes.check_vhost(name)
-        _check_limits(limits, Place.VHOST_LIMIT)
+        _check_limits(limits, NameScope.VHOST_LIMIT)
         self.broker.define_vhost_limits(name, limits)
         events = vhost_limits_events(name, limits)
         self.changes.made(by, "vhost limits set", *events, vhost=name, limits=str(dict(limits)))
@@ -321,7 +321,7 @@ class Administration:
         for number, user in enumerate(definitions.users, 1):
             if not number % _USERS_AT_ONCE:
                 yield None
-            if reason := refusal(Place.USER_LIMIT, user.limits or ()):
+            if reason := refusal(NameScope.USER_LIMIT, user.limits or ()):
                 definitions.left_out.append(LeftOut("user limits", "", user.name, reason))
                 user.limits = None
             rows[user.name] = yield from self._row_of(user)
@@ -389,9 +389,9 @@ def _warn_of_tags(user: User) -> None:
         _log.warning("tags without a meaning", extra=extra)
 
 
-def _check_limits(limits: Mapping[str, int], place: Place) -> None:
+def _check_limits(limits: Mapping[str, int], scope: NameScope) -> None:
     """Raises: AdministrationError."""
-    if reason := refusal(place, limits):
+    if reason := refusal(scope, limits):
         raise AdministrationError(reason)
     for name, limit in limits.items():
         if abs(limit) >= 1 << 63:

@@ -92,7 +92,7 @@ def of_position(
         raise MissingError(f"queue '{queue.name}' never had a message at position {position}")
     broker = administration.broker
     store = broker.services.store
-    place = QueuePosition(store_queue.id, at.sequence)
+    queue_position = QueuePosition(store_queue.id, at.sequence)
     try:
         message_id = Browser(store.stored, store_queue).message_id(at.sequence)
     except ReadLaterError as error:
@@ -100,9 +100,9 @@ def of_position(
     names = _names(broker)
     reader = _reader(broker, names)
     if message_id:
-        read = partial(reader.of_message, message_id, [place])
+        read = partial(reader.of_message, message_id, [queue_position])
     else:
-        read = partial(reader.of_position, place)
+        read = partial(reader.of_position, queue_position)
     provenance = yield from _reading(administration, read)
     return (yield from _answer(broker, provenance, names))
 
@@ -143,8 +143,8 @@ def _names(broker: Broker) -> Names:
 def _answer(broker: Broker, found: Provenance, names: Names) -> Work[dict[str, Any]]:
     answer = trail_answer(found, names, shown_properties)
     for trail, row in zip(found.trails, answer["trail"], strict=True):
-        for place in row["now_in"]:
-            place["held_by"] = yield from _holder(broker, place)
+        for queue_position in row["now_in"]:
+            queue_position["held_by"] = yield from _holder(broker, queue_position)
         if trail.message is None:
             continue
         envelope = trail.message.envelope
@@ -158,13 +158,13 @@ def _answer(broker: Broker, found: Provenance, names: Names) -> Work[dict[str, A
     return answer
 
 
-def _holder(broker: Broker, place: Mapping[str, Any]) -> Work[dict[str, Any] | None]:
+def _holder(broker: Broker, queue_position: Mapping[str, Any]) -> Work[dict[str, Any] | None]:
     """Return the client that has got a message and has not acked it; None if there is none."""
-    vhost = broker.vhosts.get(place["vhost"])
-    queue = vhost.queues.get(place["queue"]) if vhost is not None else None
+    vhost = broker.vhosts.get(queue_position["vhost"])
+    queue = vhost.queues.get(queue_position["queue"]) if vhost is not None else None
     if queue is None or not queue.unacked_count:
         return None
-    queue_id, sequence = place["queue_id"], place["sequence"]
+    queue_id, sequence = queue_position["queue_id"], queue_position["sequence"]
     for channel in list(broker.services.ack_timeouts.channels):
         for delivery in channel.unacked_in(queue):
             run = delivery.run

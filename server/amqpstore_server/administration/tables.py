@@ -30,16 +30,16 @@ def shown_value(value: Any) -> Any:
     found = [value]
     waiting: list[tuple[Any, Any]] = [(found, 0)]
     while waiting:
-        place, key = waiting.pop()
-        one = place[key]
+        container, key = waiting.pop()
+        one = container[key]
         if isinstance(one, Mapping):
-            place[key] = copy = dict(one)
+            container[key] = copy = dict(one)
             waiting += [(copy, name) for name in copy]
         elif isinstance(one, list | tuple):
-            place[key] = items = list(one)
+            container[key] = items = list(one)
             waiting += [(items, index) for index in range(len(items))]
         else:
-            place[key] = _shown_one(one)
+            container[key] = _shown_one(one)
     return found[0]
 
 

@@ -18,7 +18,7 @@ from amqpstore_server.broker.channels.confirms import Flags
 from amqpstore_server.broker.channels.firehose import Origin
 from amqpstore_server.broker.channels.gets import Gets
 from amqpstore_server.broker.channels.outlet import Returned
-from amqpstore_server.broker.definitions.accepted import Place, check_arguments
+from amqpstore_server.broker.definitions.accepted import NameScope, check_arguments
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from amqpstore_server.broker.monitoring.counters import ChannelCounters
@@ -337,7 +337,7 @@ class AmqpChannel:
         while not tag or (not method.consumer_tag and tag in self.broker_channel.consumers):
             self._consumer_tags += 1
             tag = f"amq.ctag-{self.number}-{self._consumer_tags}"
-        check_arguments(Place.CONSUMER, method.arguments, f"consumer '{tag}'")
+        check_arguments(NameScope.CONSUMER, method.arguments, f"consumer '{tag}'")
         options = ConsumerOptions(
             *(method.no_ack, method.exclusive, _priority(method), _timeout_ms(method)),
             method.arguments,

@@ -22,7 +22,7 @@ from amqpstore_server.broker.channels.firehose import Firehose
 from amqpstore_server.broker.channels.outlet import CLOSED
 from amqpstore_server.broker.channels.own_publishes import OwnPublishes
 from amqpstore_server.broker.definitions import accepted
-from amqpstore_server.broker.definitions.accepted import Place
+from amqpstore_server.broker.definitions.accepted import NameScope
 from amqpstore_server.broker.definitions.binding_definitions import BindingDefinitions
 from amqpstore_server.broker.definitions.deletion import Deletion
 from amqpstore_server.broker.definitions.exchange_definitions import ExchangeDefinitions
@@ -217,7 +217,7 @@ class VirtualHost:
         else:
             check_name("queue", name, self.name, self.services.name_rule)
         what = f"queue '{name}' in vhost '{self.name}'"
-        accepted.check_arguments(Place.QUEUE, arguments, what)
+        accepted.check_arguments(NameScope.QUEUE, arguments, what)
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         if is_reached(self.limits, MAX_QUEUES, len(self.queues)):

@@ -100,7 +100,7 @@ class Doors:
     """
 
     def __init__(self, descriptors: int) -> None:
-        self._places = descriptors - min(descriptors // 2, _MAX_RESERVED)
+        self._capacity = descriptors - min(descriptors // 2, _MAX_RESERVED)
         self.admission = AdmissionLine(self._max_waiting, self._make_way)
         self.limit(0, 0)
         self._of_peer: Counter[str] = Counter()
@@ -120,9 +120,9 @@ class Doors:
         besides the descriptors.
         """
         self.admission.rate.per_s = accepts_per_s
-        self.max_visitors = min(connections or self._places, self._places)
+        self.max_visitors = min(connections or self._capacity, self._capacity)
         self.max_strangers = min(max(self.max_visitors // 2, 1), MAX_STRANGERS)
-        self.max_per_peer = per_peer or self._places
+        self.max_per_peer = per_peer or self._capacity
 
     def enter(self, host: str, guest: Guest, now: float) -> Visitor | None:
         """Admit a client that has connected; None if it is refused. Args: host, its address."""
@@ -186,7 +186,7 @@ class Doors:
 
     def _max_waiting(self) -> int:
         """Return how many may wait to be let in."""
-        return min((self._places - len(self.visitors)) * 3 // 4, MAX_WAITING)
+        return min((self._capacity - len(self.visitors)) * 3 // 4, MAX_WAITING)
 
     def _make_way(self, now: float) -> bool:
         """Make way for the next one that waits: as many as possible may be expected to log in, and
@@ -203,10 +203,10 @@ class Doors:
             del self._expected[oldest]
         if not self._is_full:
             return True
-        leaving = next(iter(self._most_silent), None)
-        if leaving is None:
+        evicted = next(iter(self._most_silent), None)
+        if evicted is None:
             return len(self.strangers) < self.max_strangers
-        return leaving.has_had(_LONGEST_MOMENT_S, now)
+        return evicted.has_had(_LONGEST_MOMENT_S, now)
 
     @property
     def _most_silent(self) -> dict[Visitor, None]:
@@ -230,7 +230,7 @@ class Doors:
         return (
             len(self.visitors) >= self.max_visitors
             or len(self.strangers) >= self.max_strangers
-            or len(self.visitors) + len(self.admission) >= self._places
+            or len(self.visitors) + len(self.admission) >= self._capacity
         )
 
     def note(self, host: str, now: float) -> None:

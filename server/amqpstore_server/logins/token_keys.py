@@ -24,7 +24,7 @@ from amqpstore_server.config.small_files import MAX_BYTES, read_small
 _MAX_KEYS = 1000
 _STEP_S = 5.0
 """The longest that one step of a fetch may take; `tokens` limits all of it."""
-_PART_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
 
 _PUBLIC_TYPES = ("RSA", "EC", "OKP")
 """The types of keys (`kty`) that are used. "oct" is a secret that both sides know."""
@@ -75,7 +75,7 @@ class KeySource:
         if response.status != http.client.OK:
             raise KeysError(f"{self.address}: status {response.status}")
         content = b""
-        while part := response.read1(_PART_BYTES):
+        while part := response.read1(_CHUNK_BYTES):
             content += part
             if len(content) > MAX_BYTES:
                 raise KeysError(f"{self.address}: more than {MAX_BYTES >> 10} KiB")

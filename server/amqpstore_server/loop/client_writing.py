@@ -20,7 +20,7 @@ from amqpstore_server.protocol.states import ENDED, ConnectionState
 
 _DRAINING_READ_BYTES = 16 << 10
 _LAST_WORDS_S = 5.0
-_LEAVING_S = 2.0
+_CLOSING_S = 2.0
 """How long a client that has closed its connection may take to close its socket, before it sees the
 end of it.
 """
@@ -153,7 +153,7 @@ class Writing:
             # A client that has closed the connection itself closes its socket first: one whose
             # threads close it at once would take the end of the socket for a failure.
             if self._amqp.state is ConnectionState.CLOSED:
-                with trio.move_on_after(_LEAVING_S):
+                with trio.move_on_after(_CLOSING_S):
                     await self._drop_input(drained_bytes)
                     return
             if has_no_input:

@@ -47,15 +47,15 @@ def first_chunk_bytes(read: bytes, limits: LoopLimits) -> int:
     first = randrange(_SAMPLED_EACH_BYTES - _SAMPLED_BYTES)  # noqa: S311 - nothing secret
     each = range(0, size, _SAMPLED_EACH_BYTES)
     last = max(size - _SAMPLED_BYTES, 0)
-    places = [min(place + first, last) for place in each]
-    ends = [read.count(_FRAME_END, place, place + _SAMPLED_BYTES) for place in places]
+    offsets = [min(offset + first, last) for offset in each]
+    ends = [read.count(_FRAME_END, offset, offset + _SAMPLED_BYTES) for offset in offsets]
     ratio = _SAMPLED_EACH_BYTES // _SAMPLED_BYTES
     if sum(ends) * ratio <= limits.max_frames:
         return 0
     left = limits.chunk_frames
-    for place, sampled_ends in zip(each, ends, strict=True):
+    for offset, sampled_ends in zip(each, ends, strict=True):
         if sampled_ends * ratio >= left:
-            return place + _SAMPLED_EACH_BYTES * left // (sampled_ends * ratio)
+            return offset + _SAMPLED_EACH_BYTES * left // (sampled_ends * ratio)
         left -= sampled_ends * ratio
     return 0
 

@@ -10,8 +10,8 @@ listen, and not without `management_listen`.
 - `login`: who asks, and what they may see; `guard`: requests that a foreign page has sent;
   `public_address`: where a browser sees this door, in front of which a proxy may stand.
 - `bodies`: what a request brings; `listing`: pages, filters and sort orders of lists.
-- `path_names`: names as parts of paths; `needs`: who may call a route; `call`: one request to it;
-  `routes`: what a route is.
+- `path_names`: names as segments of paths; `needs`: who may call a route; `call`: one request to
+  it; `routes`: what a route is.
 - `topology`: declaring and binding, as AMQP clients do; `clients`: rows of connections, channels
   and consumers; `node`: the row of the node; `queue_bytes`, `queue_head`: how
   much is in a queue, and how old it is.

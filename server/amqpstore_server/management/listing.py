@@ -239,16 +239,18 @@ def shown_row(query: ListQuery, kind: RowKind[T], item: T) -> dict[str, Any]:
     if query.columns is None:
         return kind.row(item, None)
     row = kind.row(item, list(query.columns))
-    return {name: _part(value, query.columns[name]) for name, value in row.items()}
+    return {name: _selected(value, query.columns[name]) for name, value in row.items()}
 
 
-def _part(value: Any, tree: _Tree) -> Any:
+def _selected(value: Any, tree: _Tree) -> Any:
     if not tree:
         return value
     if isinstance(value, Mapping):
-        return {name: _part(value[name], inside) for name, inside in tree.items() if name in value}
+        return {
+            name: _selected(value[name], inside) for name, inside in tree.items() if name in value
+        }
     if isinstance(value, list):
-        return [_part(item, tree) for item in value]
+        return [_selected(item, tree) for item in value]
     return value
 
 

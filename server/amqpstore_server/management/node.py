@@ -136,7 +136,7 @@ def _max_threads() -> int:
     return of_machine if limit == resource.RLIM_INFINITY else min(limit, of_machine)
 
 
-_MEMORY_PARTS = (
+_MEMORY_USES = (
     *("connection_readers", "connection_writers", "connection_channels", "connection_other"),
     *("queue_procs", "quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs"),
     *("stream_queue_replica_reader_procs", "stream_queue_coordinator_procs", "plugins"),
@@ -147,11 +147,11 @@ _MEMORY_PARTS = (
 """RabbitMQ's names for what memory is used for. A client may refuse an answer without one."""
 
 
-def _memory_parts(context: ManagementContext, used: int) -> dict[str, int]:
+def _memory_uses(context: ManagementContext, used: int) -> dict[str, int]:
     store = context.broker.services.store
     messages = min(store.memory.all_bytes, used)
     return {
-        **dict.fromkeys(_MEMORY_PARTS, 0),
+        **dict.fromkeys(_MEMORY_USES, 0),
         "queue_procs": messages,
         "other_proc": used - messages,
     }
@@ -161,7 +161,7 @@ def memory_row(context: ManagementContext) -> dict[str, Any]:
     """Return what the memory of the node is used for, as far as that is counted."""
     used = used_bytes()
     return {
-        **_memory_parts(context, used),
+        **_memory_uses(context, used),
         "strategy": "rss",
         "total": {"rss": used, "allocated": used, "erlang": used},
     }
@@ -170,7 +170,7 @@ def memory_row(context: ManagementContext) -> dict[str, Any]:
 def relative_memory_row(context: ManagementContext) -> dict[str, int]:
     """Return the same in percent of all, rounded up."""
     used = max(used_bytes(), 1)
-    parts = _memory_parts(context, used)
+    parts = _memory_uses(context, used)
     return {"total": 100, **{name: -(-100 * part // used) for name, part in parts.items()}}
 
 

@@ -331,7 +331,7 @@ def detailed(
     yield from _Objects(source, vhosts, written).families(asked, DETAILED)
 
 
-class _Part(NamedTuple):
+class _Batch(NamedTuple):
     """Some objects of one kind, and the lines of their samples."""
 
     lines: Sequence[str]
@@ -341,7 +341,7 @@ class _Part(NamedTuple):
 class _Shown(NamedTuple):
     """The objects of one kind that are in an answer, and how many it had no room for."""
 
-    parts: Sequence[_Part]
+    batches: Sequence[_Batch]
     left_out: int
 
 
@@ -372,16 +372,16 @@ class _Objects:
         """List the objects of a kind, in steps."""
         found = kind(self._source, self._vhosts)
         room = self._source.max_objects()
-        parts = []
-        while part := list(islice(found, min(_AT_ONCE, room))):
-            parts.append(_Part(*zip(*part, strict=True)))
-            room -= len(part)
+        batches = []
+        while batch := list(islice(found, min(_AT_ONCE, room))):
+            batches.append(_Batch(*zip(*batch, strict=True)))
+            room -= len(batch)
             yield b""
         left_out = 0
         while some := sum(1 for _ in islice(found, _AT_ONCE)):
             left_out += some
             yield b""
-        self._kinds[kind] = _Shown(parts, left_out)
+        self._kinds[kind] = _Shown(batches, left_out)
 
     def _family(self, group: _Group, prefix: str) -> Iterator[bytes]:
         """Yield the metrics of a group: the values of all of them are read object by object, and
@@ -390,10 +390,10 @@ class _Objects:
         named = [Described(prefix + name, help_text) for name, help_text in group.metrics.items()]
         heads = [self._written.head(described) for described in named]
         written = [[head.text] for head in heads]
-        for part in self._kinds[group.kind].parts:
-            columns = zip(*map(group.values, part.objects), strict=True)
+        for batch in self._kinds[group.kind].batches:
+            columns = zip(*map(group.values, batch.objects), strict=True)
             for pieces, head, column in zip(written, heads, columns, strict=True):
-                pieces.append(head.samples(part.lines, column))
+                pieces.append(head.samples(batch.lines, column))
             yield b""
         for pieces in written:
             yield from pieces

@@ -128,14 +128,14 @@ def counting_json(what: str, content: bytes, most: int) -> Iterator[None]:
     if at_most <= most:
         return
     count = strings = 0
-    place = marks = 0
-    while match := _MARK.search(content, place):
-        mark, place = match[0], match.end()
+    offset = marks = 0
+    while match := _MARK.search(content, offset):
+        mark, offset = match[0], match.end()
         marks += 1
         if mark == b'"':
             strings += 1
-            place = yield from _behind_string(content, place)
-        elif mark == b"," or (mark in b"[{" and not _EMPTY.match(content, place)):
+            offset = yield from _behind_string(content, offset)
+        elif mark == b"," or (mark in b"[{" and not _EMPTY.match(content, offset)):
             count += 1
         if count > most or strings > 2 * most:
             raise TooLargeError(too_many(what, most))
@@ -143,23 +143,23 @@ def counting_json(what: str, content: bytes, most: int) -> Iterator[None]:
             yield
 
 
-def _behind_string(content: bytes, place: int) -> Generator[None, None, int]:
-    """Return the place behind a string, whose first quote is before `place`: in steps, as nothing
+def _behind_string(content: bytes, offset: int) -> Generator[None, None, int]:
+    """Return the offset behind a string, whose first quote is before `offset`: in steps, as nothing
     says how long it is.
     """
     escaped = 0
-    while place < len(content):
-        quote = content.find(b'"', place, place + _CHUNK_BYTES)
+    while offset < len(content):
+        quote = content.find(b'"', offset, offset + _CHUNK_BYTES)
         if quote < 0:
-            place += _CHUNK_BYTES
+            offset += _CHUNK_BYTES
             yield
             continue
-        place = slash = quote + 1
-        while content[slash - 2 : slash - 1] == b"\\" and place - slash < _CHUNK_BYTES:
+        offset = slash = quote + 1
+        while content[slash - 2 : slash - 1] == b"\\" and offset - slash < _CHUNK_BYTES:
             slash -= 1
-        if not (place - slash) % 2:
-            return place
+        if not (offset - slash) % 2:
+            return offset
         escaped += 1
         if not escaped % _AT_ONCE:
             yield
-    return place
+    return offset

@@ -118,7 +118,7 @@ _PROPERTIES: tuple[tuple[str, Reader, Writer], ...] = tuple(
     (name, *_CODECS[kind]) for name, kind in PROPERTY_TYPES
 )
 
-_FLAGS = tuple((1 << (15 - place), name, read) for place, (name, read, _) in enumerate(_PROPERTIES))
+_FLAGS = tuple((1 << (15 - index), name, read) for index, (name, read, _) in enumerate(_PROPERTIES))
 _OWN_FLAGS = tuple(
     (flag, name, decode_own_table if name == "headers" else read) for flag, name, read in _FLAGS
 )
@@ -309,8 +309,8 @@ def _present(flags: int) -> tuple[tuple[str, int], ...]:
     """Return the properties that these flags announce, in order, and how wide they are."""
     return tuple(
         (name, _WIDTHS.get(kind) or int(kind.value))
-        for place, (name, kind) in enumerate(PROPERTY_TYPES)
-        if flags & 1 << (15 - place)
+        for index, (name, kind) in enumerate(PROPERTY_TYPES)
+        if flags & 1 << (15 - index)
     )
 
 

@@ -231,27 +231,27 @@ def without_fields(table: bytes, names: Iterable[bytes]) -> bytes:
     """Return an encoded table that was accepted before without the fields of some names, which are
     encoded too. No further than to the last of them it is looked at.
     """
-    places = set()
+    candidates = set()
     for name in names:
-        place = table.find(name, LONG.size)
-        while place >= 0:
-            places.add(place)
-            place = table.find(name, place + 1)
-    if not places:
+        at = table.find(name, LONG.size)
+        while at >= 0:
+            candidates.add(at)
+            at = table.find(name, at + 1)
+    if not candidates:
         return table
     kept = []
-    last = max(places)
+    last = max(candidates)
     start = offset = LONG.size
     while offset <= last:
         # What was found may stand in a value.
-        place, offset = offset, offset + 1 + table[offset]
+        at, offset = offset, offset + 1 + table[offset]
         width = _WIDTHS[table[offset]]
         offset += 1
         if width < 0:
             width = LONG.size + LONG.unpack_from(table, offset)[0]
         offset += width
-        if place in places:
-            kept.append(table[start:place])
+        if at in candidates:
+            kept.append(table[start:at])
             start = offset
     return write_longstr(b"".join((*kept, table[start:])))
 
@@ -262,8 +262,8 @@ def without_first(table: bytes, name: bytes) -> bytes:
     """
     if not table.startswith(name + b"F", LONG.size):
         return table
-    place = LONG.size + len(name) + 1
-    end = place + LONG.size + LONG.unpack_from(table, place)[0]
+    at = LONG.size + len(name) + 1
+    end = at + LONG.size + LONG.unpack_from(table, at)[0]
     return write_longstr(table[end:])
 
 

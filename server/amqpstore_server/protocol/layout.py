@@ -122,8 +122,8 @@ class MethodLayout:
         for step in self._steps:
             if isinstance(step, _Bits):
                 octet, offset = primitives.read_octet(payload, offset)
-                for place, name in enumerate(step.names):
-                    fields[name] = bool(octet >> place & 1)
+                for index, name in enumerate(step.names):
+                    fields[name] = bool(octet >> index & 1)
             else:
                 fields[step.name], offset = step.read(payload, offset)
         if offset != len(payload):
@@ -139,7 +139,7 @@ class MethodLayout:
         for step in self._steps:
             if isinstance(step, _Bits):
                 octet = sum(
-                    1 << place for place, name in enumerate(step.names) if name and field(name)
+                    1 << index for index, name in enumerate(step.names) if name and field(name)
                 )
                 parts.append(bytes((octet,)))
             else:

@@ -54,10 +54,10 @@ class PartialBody:
         step_bytes = max(first_step_bytes, min(least_bytes, _MAX_STEP_BYTES))
         reserved_bytes = self._reserved_bytes = min(self._size, least_bytes + step_bytes)
         buffer = self._buffer
-        place = buffer.tell()
+        offset = buffer.tell()
         buffer.seek(reserved_bytes - 1)
         buffer.write(b"\0")
-        buffer.seek(place)
+        buffer.seek(offset)
 
     def whole(self) -> bytes:
         """Return the body, all of which has arrived."""

@@ -147,10 +147,10 @@ class _Walk:
         last = flags
         while last & MORE_FLAGS:
             last = int.from_bytes(self._share(2), "big")
-        places = {}
-        for place, (name, kind) in enumerate(PROPERTY_TYPES):
-            if flags & 1 << (15 - place):
-                places[name] = start = self._offset
+        indexes = {}
+        for index, (name, kind) in enumerate(PROPERTY_TYPES):
+            if flags & 1 << (15 - index):
+                indexes[name] = start = self._offset
                 self._property(kind)
                 if kind is PropertyType.SHORTSTR and concerns_the_broker(
                     name, payload[start + 1 : self._offset]
@@ -169,8 +169,8 @@ class _Walk:
         return Shape(
             mask,
             int.from_bytes(payload, "big") & mask,
-            places.get("delivery_mode", 0),
-            places.get("priority", 0),
+            indexes.get("delivery_mode", 0),
+            indexes.get("priority", 0),
             self._is_plain,
             len(middle),
             int.from_bytes(middle_mask, "big"),

@@ -19,13 +19,13 @@ def catch_up(asked: CatchUp, companion: LeaderCompanion, log: MemberLog) -> Call
     """Return the job that sends all this on a link."""
 
     def job(write: Write) -> None:
-        place = log.end_of(asked.behind)
-        if place is None:
+        end = log.end_of(asked.behind)
+        if end is None:
             raise OSError(f"nothing is known of batch {asked.behind.number} any longer")
         # A file that is missing, or damaged, ends the connection: the follower tries again.
         try:
             write(companion.snapshot())
-            for sealed in log.reader().sealed(place):
+            for sealed in log.reader().sealed(end):
                 log.hold(sealed.segment)
                 if ReplicaPosition.of_lsn(sealed.lsn).number > asked.number:
                     return

@@ -327,7 +327,7 @@ class DiskLane:
 
     def _adopt(self, store: FollowerStore, rewrite: SegmentRewrite) -> None:
         store.adopt(rewrite)
-        self._log.discarded(rewrite.place)
+        self._log.discarded(rewrite.end)
         for sealed in self._rewritten:
             self._log.wrote(named_batch(sealed, store.last.message_id))
         self._discard_behind = None

@@ -150,8 +150,8 @@ class MemberLog:
         """Return a batch of the log, if none is missing behind it. Few segments are read for it."""
         ends = self.reader().ends
         numbers = [number for number, end in ends.items() if end]
-        place = bisect_left(numbers[:-1], lsn, key=lambda number: self._last_lsn(number, ends))
-        one = numbers[place] if numbers else 0
+        index = bisect_left(numbers[:-1], lsn, key=lambda number: self._last_lsn(number, ends))
+        one = numbers[index] if numbers else 0
         return self._reader({one: ends[one]}).named(lsn) if one else None
 
     def _last_lsn(self, number: int, ends: Mapping[int, int]) -> int:
@@ -198,13 +198,13 @@ class MemberLog:
             return ReplicaPosition.of_lsn(self._last[-1].end.lsn) if self._last else START
 
     def keeps_behind(self, position: ReplicaPosition) -> bool:
-        place = self.end_of(position)
-        if place is None:
+        index = self.end_of(position)
+        if index is None:
             return False
         with self._lock:
             ends = dict(self._ends)
-        is_whole = ends.get(place.segment, 0) <= place.offset
-        wanted = range(place.segment + is_whole, max(ends, default=0) + 1)
+        is_whole = ends.get(index.segment, 0) <= index.offset
+        wanted = range(index.segment + is_whole, max(ends, default=0) + 1)
         missing = set(wanted) - self._there()
         with self._lock:
             return all(map(self._kept.has, missing))

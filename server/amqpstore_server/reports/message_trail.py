@@ -111,7 +111,7 @@ def _trail(
         "segment": trail.segment or None,
         "steps": [_step(step, trail, provenance, names) for step in trail.steps],
         "steps_left_out": trail.steps_left_out,
-        "now_in": [_place(place, names) for place in trail.positions],
+        "now_in": [_position(position, names) for position in trail.positions],
         "became": trail.became,
     }
     if trail.message is not None:
@@ -138,7 +138,7 @@ def _step(step: TrailStep, trail: Trail, found: Provenance, names: Names) -> Row
         "at_ms": step.time_ms,
         "lsn": step.lsn,
         "what": _WHAT[kind],
-        **_place(step.position, names),
+        **_position(step.position, names),
     }
     if kind is OperationKind.DELIVERED:
         row["deliveries"] = step.detail
@@ -173,17 +173,17 @@ def _client(note: Note, names: Names) -> Row:
         "what": note.what.name.lower(),
         **note.client._asdict(),
         "consumer_tag": note.consumer_tag or None,
-        **_place(QueuePosition(note.queue_id, note.first_sequence), names),
+        **_position(QueuePosition(note.queue_id, note.first_sequence), names),
     }
 
 
-def _place(place: QueuePosition, names: Names) -> Row:
-    name = names(place.queue_id)
+def _position(position: QueuePosition, names: Names) -> Row:
+    name = names(position.queue_id)
     return {
         "vhost": name.vhost,
         "queue": name.queue,
-        "queue_id": place.queue_id,
-        "sequence": place.sequence,
+        "queue_id": position.queue_id,
+        "sequence": position.sequence,
     }
 
 

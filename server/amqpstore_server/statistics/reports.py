@@ -41,7 +41,7 @@ class CounterReport:
         times: Times,
     ) -> None:
         self._values = dict(zip(fields, values, strict=True))
-        self._place = {field: index for index, field in enumerate(fields)}
+        self._indexes = {field: index for index, field in enumerate(fields)}
         self._series = series
         self._times = times
         rates = [one.rates() for one in series]
@@ -67,11 +67,11 @@ class CounterReport:
         return row
 
     def _details(self, fields: Sequence[str], wanted: SampleRange | None) -> Json:
-        places = [self._place[field] for field in fields]
-        details: Json = {"rate": sum([self._rates[place] for place in places])}
+        indexes = [self._indexes[field] for field in fields]
+        details: Json = {"rate": sum([self._rates[index] for index in indexes])}
         if wanted is not None:
             found = [
-                (wall_ms, sum([values[place] for place in places]))
+                (wall_ms, sum([values[index] for index in indexes]))
                 for wall_ms, values in self._samples(wanted)
             ]
             details["samples"] = [{"sample": value, "timestamp": time} for time, value in found]

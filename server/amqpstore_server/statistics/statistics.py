@@ -192,15 +192,15 @@ def _number(
     of_field = DELIVER_GET if field == "deliver_get" else (field,)
     if not {*of_field} <= {*fields}:
         return None
-    places = [fields.index(one) for one in of_field]
+    indexes = [fields.index(one) for one in of_field]
 
     def number(item: T) -> float:
         found = values(item)
-        return sum([found[place] for place in places])
+        return sum([found[index] for index in indexes])
 
     def rate(item: T) -> float:
         series = series_of(item)
-        return sum([series.rate(place) for place in places]) if series else 0.0
+        return sum([series.rate(index) for index in indexes]) if series else 0.0
 
     return rate if is_rate else number
 

@@ -15,7 +15,7 @@ _SLICE_S = 0.01
 
 
 class Attacker(ForkedProcess):
-    """Runs an attack in a process of its own. PendingMoves the context ends it."""
+    """Runs an attack in a process of its own. Leaving the context ends it."""
 
     def __init__(self, attack: Attack | None, burn_share: float = 0.0) -> None:
         """Starts the process. Without an attack it only uses a share of a processor's time."""

@@ -48,7 +48,7 @@ class Slice:
 
 
 class Others:
-    """Runs them. PendingMoves the context ends them."""
+    """Runs them. Leaving the context ends them."""
 
     def __init__(self, address: Address, queue: str, timeout_s: float) -> None:
         self._address = address

@@ -49,7 +49,7 @@ def histogram(samples: list[Sample], since_ns: int, until_ns: int) -> Histogram:
 
 
 class QuietClient(ForkedProcess):
-    """Runs the process. PendingMoves the context ends it."""
+    """Runs the process. Leaving the context ends it."""
 
     def __init__(self, address: Address, queue: str, limit_s: float) -> None:
         self._limit_s = limit_s

@@ -16,7 +16,7 @@ from amqpstore_server.administration.work import done
 from amqpstore_server.broker.definitions import accepted
 from amqpstore_server.broker.definitions.accepted import (
     TABLE,
-    Place,
+    NameScope,
     Treatment,
     check_arguments,
     check_policy,
@@ -74,11 +74,11 @@ def policy(name: str, value: Any = 1, apply_to: str = "all") -> dict[str, Any]:
     }
 
 
-def of(treatment: Treatment, *places: Place) -> list[tuple[Place, str]]:
+def of(treatment: Treatment, *scopes: NameScope) -> list[tuple[NameScope, str]]:
     return [
-        (place, name)
-        for place in places
-        for name, its_entry in TABLE[place].items()
+        (scope, name)
+        for scope in scopes
+        for name, its_entry in TABLE[scope].items()
         if its_entry.treatment is treatment
     ]
 
@@ -95,37 +95,37 @@ def test_the_document_has_the_table() -> None:
         for name in re.findall("`([^`]+)`", names)
     }
     assert documented == {
-        (place.value, name): (its_entry.treatment.value, its_entry.reason)
-        for place, names in TABLE.items()
+        (scope.value, name): (its_entry.treatment.value, its_entry.reason)
+        for scope, names in TABLE.items()
         for name, its_entry in names.items()
     }
 
 
 def test_all_that_has_a_check_acts() -> None:
-    for place, known in ((Place.QUEUE, CHECKS), (Place.POLICY, POLICY_KEYS)):
-        assert {name for name in TABLE[place] if name in known} == set(known)
-        assert all(entry(place, name).treatment is Treatment.ACTS for name in known)
+    for scope, known in ((NameScope.QUEUE, CHECKS), (NameScope.POLICY, POLICY_KEYS)):
+        assert {name for name in TABLE[scope] if name in known} == set(known)
+        assert all(entry(scope, name).treatment is Treatment.ACTS for name in known)
 
 
-@pytest.mark.parametrize(("place", "name"), of(Treatment.NOTED, Place.QUEUE))
+@pytest.mark.parametrize(("scope", "name"), of(Treatment.NOTED, NameScope.QUEUE))
 def test_an_argument_without_effect_is_taken_by_each_road_and_noted(
-    simulated: SimulatedBroker, place: Place, name: str, caplog: pytest.LogCaptureFixture
+    simulated: SimulatedBroker, scope: NameScope, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     declared(simulated, "q", {name: 1})
     assert [vars(one)["note"] for one in caplog.records if hasattr(one, "note")] == notes(
-        place, [name]
+        scope, [name]
     )
     queue = {"vhost": "/", "name": "r", "durable": True, "arguments": {name: 1}}
     assert imported(simulated, queues=[queue]) == []
     assert simulated.vhost.queue("r").arguments == {name: 1}
 
 
-@pytest.mark.parametrize(("place", "name"), of(Treatment.REFUSED, Place.QUEUE))
+@pytest.mark.parametrize(("scope", "name"), of(Treatment.REFUSED, NameScope.QUEUE))
 def test_an_argument_that_cannot_act_is_refused_by_each_road(
-    simulated: SimulatedBroker, place: Place, name: str
+    simulated: SimulatedBroker, scope: NameScope, name: str
 ) -> None:
-    reason = entry(place, name).reason
+    reason = entry(scope, name).reason
     with pytest.raises(PreconditionFailedError, match=re.escape(reason)):
         declared(simulated, "q", {name: 1})
     refused = {"vhost": "/", "name": "r", "durable": True, "arguments": {name: 1}}
@@ -135,17 +135,17 @@ def test_an_argument_that_cannot_act_is_refused_by_each_road(
     assert list(simulated.vhost.queues) == ["s"]
 
 
-POLICY_NAMES = of(Treatment.NOTED, Place.POLICY, Place.OPERATOR_POLICY) + of(
-    Treatment.REFUSED, Place.POLICY, Place.OPERATOR_POLICY
+POLICY_NAMES = of(Treatment.NOTED, NameScope.POLICY, NameScope.OPERATOR_POLICY) + of(
+    Treatment.REFUSED, NameScope.POLICY, NameScope.OPERATOR_POLICY
 )
 
 
-@pytest.mark.parametrize(("place", "name"), [*POLICY_NAMES, (Place.POLICY, "max-lenght")])
+@pytest.mark.parametrize(("scope", "name"), [*POLICY_NAMES, (NameScope.POLICY, "max-lenght")])
 def test_a_policy_key_is_treated_alike_by_each_road(
-    simulated: SimulatedBroker, place: Place, name: str
+    simulated: SimulatedBroker, scope: NameScope, name: str
 ) -> None:
-    treatment = entry(place, name).treatment
-    is_operator = place is Place.OPERATOR_POLICY
+    treatment = entry(scope, name).treatment
+    is_operator = scope is NameScope.OPERATOR_POLICY
     administration = Administration(simulated.broker, Users(simulated.store), lambda: (), float)
     asked = PolicyDefinition(
         vhost="/", name="p", pattern="^q", settings={name: 1}, apply_to="queues"
@@ -169,32 +169,34 @@ def test_a_policy_key_is_treated_alike_by_each_road(
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "meant"),
+    ("scope", "name", "meant"),
     [
-        (Place.QUEUE, "x-max-lenght", "x-max-length"),
-        (Place.QUEUE, "X-Max-Length", "x-max-length"),
-        (Place.QUEUE, "x_max_length", "x-max-length"),
-        (Place.QUEUE, "max-length-bytes", "x-max-length-bytes"),
-        (Place.QUEUE, "x-message-tll", "x-message-ttl"),
-        (Place.QUEUE, "x-dead-letter-exchnage", "x-dead-letter-exchange"),
-        (Place.EXCHANGE, "alternate_exchange", "alternate-exchange"),
-        (Place.BINDING, "x-macth", "x-match"),
-        (Place.CONSUMER, "x-prority", "x-priority"),
-        (Place.POLICY, "delivery-limits", "delivery-limit"),
-        (Place.VHOST_LIMIT, "max-queue", "max-queues"),
+        (NameScope.QUEUE, "x-max-lenght", "x-max-length"),
+        (NameScope.QUEUE, "X-Max-Length", "x-max-length"),
+        (NameScope.QUEUE, "x_max_length", "x-max-length"),
+        (NameScope.QUEUE, "max-length-bytes", "x-max-length-bytes"),
+        (NameScope.QUEUE, "x-message-tll", "x-message-ttl"),
+        (NameScope.QUEUE, "x-dead-letter-exchnage", "x-dead-letter-exchange"),
+        (NameScope.EXCHANGE, "alternate_exchange", "alternate-exchange"),
+        (NameScope.BINDING, "x-macth", "x-match"),
+        (NameScope.CONSUMER, "x-prority", "x-priority"),
+        (NameScope.POLICY, "delivery-limits", "delivery-limit"),
+        (NameScope.VHOST_LIMIT, "max-queue", "max-queues"),
     ],
 )
-def test_a_misspelling_is_refused_with_the_right_name(place: Place, name: str, meant: str) -> None:
-    assert entry(place, name) == (Treatment.REFUSED, f"is '{meant}' meant?")
+def test_a_misspelling_is_refused_with_the_right_name(
+    scope: NameScope, name: str, meant: str
+) -> None:
+    assert entry(scope, name) == (Treatment.REFUSED, f"is '{meant}' meant?")
 
 
 @pytest.mark.parametrize("name", ["x-my-own", "team", "x", "x-message-type", "owner"])
 def test_what_an_application_keeps_in_its_arguments_is_taken(
     simulated: SimulatedBroker, name: str
 ) -> None:
-    assert entry(Place.QUEUE, name).treatment is Treatment.NOTED
-    assert entry(Place.BINDING, name).treatment is Treatment.ACTS
-    assert entry(Place.POLICY, name).treatment is Treatment.REFUSED
+    assert entry(NameScope.QUEUE, name).treatment is Treatment.NOTED
+    assert entry(NameScope.BINDING, name).treatment is Treatment.ACTS
+    assert entry(NameScope.POLICY, name).treatment is Treatment.REFUSED
 
 
 def test_thousands_of_unknown_arguments_hold_nobody_up(
@@ -209,11 +211,11 @@ def test_thousands_of_unknown_arguments_hold_nobody_up(
 
     monkeypatch.setattr(accepted, "get_close_matches", close_matches)
     arguments = {f"x-max-lenght-{number}": "" for number in range(2000)}
-    for place in (Place.QUEUE, Place.BINDING, Place.CONSUMER):
+    for scope in (NameScope.QUEUE, NameScope.BINDING, NameScope.CONSUMER):
         compared.clear()
-        check_arguments(place, arguments, "it")
+        check_arguments(scope, arguments, "it")
         assert 0 < len(compared) < 100
-    assert len(notes(Place.QUEUE, arguments)) == 2000
+    assert len(notes(NameScope.QUEUE, arguments)) == 2000
 
 
 def test_a_misspelt_argument_of_a_binding_is_refused(simulated: SimulatedBroker) -> None:
@@ -262,7 +264,9 @@ def test_what_of_a_consumer_has_no_effect_is_logged(caplog: pytest.LogCaptureFix
     )
     found = [vars(one) for one in caplog.records if hasattr(one, "note")]
     logged = [(one["queue"], one["consumer"], one["note"]) for one in found]
-    reasons = [rule.reason for name in arguments if (rule := entry(Place.CONSUMER, name)).reason]
+    reasons = [
+        rule.reason for name in arguments if (rule := entry(NameScope.CONSUMER, name)).reason
+    ]
     assert len(reasons) == 2
     assert logged == [
         ("q", "c", f"argument of a consumer 'x-cancel-on-ha-failover' has no effect: {reasons[0]}"),
@@ -370,11 +374,11 @@ def test_of_very_many_notes_the_first_are_told_and_how_many_more_there_are(
 ) -> None:
     caplog.set_level(logging.INFO)
     arguments: dict[str, Any] = {f"own-{number}": 1 for number in range(25)}
-    told = shortened(notes(Place.QUEUE, arguments))
-    assert told == [*notes(Place.QUEUE, arguments)[:10], "and 15 more"]
+    told = shortened(notes(NameScope.QUEUE, arguments))
+    assert told == [*notes(NameScope.QUEUE, arguments)[:10], "and 15 more"]
     simulated.exchange("e", **arguments)
     assert len([one for one in caplog.records if hasattr(one, "note")]) == 11
-    (header,) = noted(no_content(), notes(Place.QUEUE, arguments)).headers.getlist(NOTES)
+    (header,) = noted(no_content(), notes(NameScope.QUEUE, arguments)).headers.getlist(NOTES)
     assert header.count("has no effect") == 10
     assert header.endswith("; and 15 more")
 

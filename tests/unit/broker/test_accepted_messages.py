@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.broker.definitions.accepted import TABLE, Place, Treatment
+from amqpstore_server.broker.definitions.accepted import TABLE, NameScope, Treatment
 from amqpstore_server.broker.exchanges.replay import REPLAY_EXCHANGE
 from tests.simulated_broker import START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client
@@ -112,8 +112,8 @@ PROPERTIES: dict[str, tuple[Seen, Any]] = {
 }
 
 
-def acting(place: Place) -> set[str]:
-    return {name for name, rule in TABLE[place].items() if rule.treatment is Treatment.ACTS}
+def acting(scope: NameScope) -> set[str]:
+    return {name for name, rule in TABLE[scope].items() if rule.treatment is Treatment.ACTS}
 
 
 def seen(probe: Seen, properties: dict[str, Any]) -> object:
@@ -124,9 +124,9 @@ def seen(probe: Seen, properties: dict[str, Any]) -> object:
 
 
 def test_each_header_and_property_that_acts_is_tried() -> None:
-    assert set(HEADERS) == acting(Place.HEADER)
+    assert set(HEADERS) == acting(NameScope.HEADER)
     # What these two do is seen on connections: see tests of direct replies, and of `user-id`.
-    assert {*PROPERTIES, "reply-to", "user-id"} == acting(Place.PROPERTY)
+    assert {*PROPERTIES, "reply-to", "user-id"} == acting(NameScope.PROPERTY)
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -142,7 +142,8 @@ def test_a_property_that_acts_changes_what_becomes_of_its_message(name: str) -> 
 
 
 @pytest.mark.parametrize(
-    "name", sorted({*TABLE[Place.HEADER]} - acting(Place.HEADER) | {"x-delai", "cc", "x-anything"})
+    "name",
+    sorted({*TABLE[NameScope.HEADER]} - acting(NameScope.HEADER) | {"x-delai", "cc", "x-anything"}),
 )
 def test_any_other_header_changes_nothing(name: str) -> None:
     for probe in (in_queues, after_a_minute, after_a_restart):

@@ -549,7 +549,7 @@ def test_what_goes_with_a_virtual_host_stays_in_the_totals(simulated: Departing)
 def test_queues_that_are_deleted_while_a_branch_is_committed_are_counted(
     simulated: Departing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared_work, "_MAX_PLACED", 1)
+    monkeypatch.setattr(prepared_work, "_MAX_MESSAGES", 1)
     client = prepared_fanout(simulated)
     committing = client.committing()
     next(committing)  # The two messages have their place.

@@ -27,7 +27,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
     monkeypatch.setattr(local_transaction, "_MAX_SETTLED", 10)
     monkeypatch.setattr(amqpstore.queues.acks, "_MERGED_AT_ONCE", 10)
     monkeypatch.setattr(amqpstore.prepared, "_READ_AT_ONCE", 10)
-    monkeypatch.setattr(prepared_work, "_MAX_PLACED", 10)
+    monkeypatch.setattr(prepared_work, "_MAX_MESSAGES", 10)
     monkeypatch.setattr(prepared_work, "_MAX_PUT_BACK", 10)
     monkeypatch.setattr(amqpstore_server.broker.work.steps, "_SORTED", 1)
     simulated = SimulatedBroker()

@@ -14,7 +14,7 @@ from amqpstore.system.files import OsFiles
 from amqpstore_tools.copying import copier, linking, manifest
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.copying.errors import CopyError
-from amqpstore_tools.copying.inventory import Part
+from amqpstore_tools.copying.inventory import InventoryFile
 from amqpstore_tools.copying.target import INCOMPLETE
 from amqpstore_tools.offline.pinning import PinnedFile
 from tests.unit.copying.stores import bodies, contents, make_store, open_store, publish, queue_of
@@ -208,14 +208,16 @@ def test_what_is_removed_while_it_is_copied_is_copied_all_the_same(
     expected = bodies(store)
     removed = "segments/0000000002.segment"
     shutil.copytree(store, path("busy"))
-    place = linking._Placing.place
+    copy = linking._Linker.copy
 
-    def remove_first(placing: linking._Placing, part: Part, file: PinnedFile) -> linking.Placed:
-        if part.path == removed:
+    def remove_first(
+        linker: linking._Linker, stored: InventoryFile, file: PinnedFile
+    ) -> linking.FileCopy:
+        if stored.path == removed:
             os.unlink(file.path)
-        return place(placing, part, file)
+        return copy(linker, stored, file)
 
-    monkeypatch.setattr(linking._Placing, "place", remove_first)
+    monkeypatch.setattr(linking._Linker, "copy", remove_first)
     copied = copy_store(path("busy"), path("copy"), CopyOptions())
     assert not os.path.exists(f"{path('busy')}/{removed}")
     assert not copied.damage

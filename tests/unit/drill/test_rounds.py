@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqpstore_tools.drill.run import DrillSettings, LeftOutError
-from amqpstore_tools.drill.scenarios.power_cut import PARTS
+from amqpstore_tools.drill.scenarios.power_cut import SHARES
 from amqpstore_tools.drill.scenarios.rounds import drill
 from amqpstore_tools.drill.verdict import Account, DrillFinding
 
@@ -33,7 +33,7 @@ class InTurn:
 @pytest.mark.parametrize(
     ("name", "rounds", "operations", "waves"),
     [
-        ("power-cut", 2, 2, [PARTS]),
+        ("power-cut", 2, 2, [SHARES]),
         ("failing-sync", 5, None, [4, 1]),
         ("torn-catalog", 2, None, [2]),
     ],

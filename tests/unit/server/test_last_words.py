@@ -62,7 +62,7 @@ def test_who_is_refused_has_some_time_to_read_that(server: SimulatedServer) -> N
 @pytest.mark.trio
 @pytest.mark.parametrize(
     ("state", "end_s"),
-    [(ConnectionState.CLOSING, 0), (ConnectionState.CLOSED, client_writing._LEAVING_S)],
+    [(ConnectionState.CLOSING, 0), (ConnectionState.CLOSED, client_writing._CLOSING_S)],
     ids=["closed by the broker", "closed by the client"],
 )
 async def test_a_client_that_does_not_close_its_side_sees_the_end_and_is_left(

@@ -123,11 +123,11 @@ class Rows:
             self.bodies += batch.bodies[start:stop]
         else:
             # The records of the other messages are damaged.
-            places = {ids[place]: place for place in range(start, stop)}
+            indexes = {ids[index]: index for index in range(start, stop)}
             for message_id in range(first_id, end_id):
-                place = places.get(message_id)
-                self.heads.append(0 if place is None else batch.heads[place] + 1)
-                self.bodies.append(None if place is None else batch.bodies[place])
+                index = indexes.get(message_id)
+                self.heads.append(0 if index is None else batch.heads[index] + 1)
+                self.bodies.append(None if index is None else batch.bodies[index])
         return sum(batch.sizes[start:stop])
 
     def table(self, queue_id: int, heads: Heads) -> pa.Table:
@@ -155,7 +155,7 @@ class Heads:
     """Exchange, routing key and properties of messages, by number; 0 has none."""
 
     def __init__(self, heads: list[bytes]) -> None:
-        parts = [(None, None, None), *map(_parts, heads)]
+        parts = [(None, None, None), *map(_decoded, heads)]
         kinds = pa.string(), pa.string(), pa.binary()
         self.columns = [
             pa.array(column, kind)
@@ -248,7 +248,7 @@ def _time(ms: int) -> int | None:
     return min(ms, _MAX_MS) if ms else None
 
 
-def _parts(head: bytes) -> tuple[str, str, bytes]:
+def _decoded(head: bytes) -> tuple[str, str, bytes]:
     exchange, key, _ = HEAD.unpack_from(head)
     start = HEAD.size
     return (

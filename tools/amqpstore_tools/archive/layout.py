@@ -49,7 +49,7 @@ def directory_of(name: QueueName, hour: str) -> str:
 
 def queue_directory(name: QueueName) -> str:
     """Return the directory of a queue, for all hours."""
-    return os.path.join(_part("vhost", name.vhost), _part("queue", name.queue))
+    return os.path.join(_component("vhost", name.vhost), _component("queue", name.queue))
 
 
 def hour_of(time_ms: int) -> str:
@@ -93,7 +93,7 @@ def is_event_file(path: str) -> bool:
     )
 
 
-def _part(column: str, value: str | None) -> str:
+def _component(column: str, value: str | None) -> str:
     return f"{column}={_NULL if not value else _short(_escaped(value))}"
 
 

@@ -120,8 +120,8 @@ def _held(
     numbers = {one.number for one in compacted}
     held_ms = _first_time(image, log)
     items = []
-    for place, segment in enumerate(known):
-        packed = collector.packed(place)
+    for index, segment in enumerate(known):
+        packed = collector.packed(index)
         if segment.number in numbers and packed:
             path = os.path.abspath(segment.path) if not image.is_live else segment.path
             lsn = max(start.lsn - 1, 0)

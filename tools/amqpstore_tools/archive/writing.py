@@ -88,7 +88,7 @@ class _Writer:
         self._pending: dict[Key, list[pa.Table]] = {}
         self._bytes = 0
         self._first_segment = 0
-        self._part = 0
+        self._file_number = 0
 
     def read(self, item: SegmentItem) -> None:
         """Read everything new in a segment."""
@@ -133,7 +133,7 @@ class _Writer:
             self._write(key, pa.concat_tables(tables))
         self._pending.clear()
         self._bytes = 0
-        self._part += 1
+        self._file_number += 1
 
     def _write(self, key: Key, table: pa.Table) -> None:
         shared = self._shared
@@ -141,7 +141,7 @@ class _Writer:
         name = shared.names.get(queue_id, QueueName(None, None))
         path = os.path.join(
             directory_of(name, hour),
-            file_name(shared.run, self._first_segment, self._part, queue_id),
+            file_name(shared.run, self._first_segment, self._file_number, queue_id),
         )
         self._out.files.append(write_table(table, shared.staging, path, queue_id))
         for event in pc.value_counts(table["event"]).to_pylist():

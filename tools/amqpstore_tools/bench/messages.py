@@ -105,12 +105,12 @@ class VariedBlock(MessageBlock):
         self._round = "0" * _DIGITS
         count = _rounds(len(first), len(routes)) * len(routes)
         super().__init__(
-            [self._message(place, routes[place % len(routes)]) for place in range(count)]
+            [self._message(index, routes[index % len(routes)]) for index in range(count)]
         )
 
-    def _message(self, place: int, route: Route) -> bytes:
+    def _message(self, index: int, route: Route) -> bytes:
         exchange, key = route
-        number = f"{self._round}{place:0{_DIGITS}x}"
+        number = f"{self._round}{index:0{_DIGITS}x}"
         body = bytearray(_body(self._size))
         if self._size >= _NUMBER_AT + len(number):
             body[_NUMBER_AT : _NUMBER_AT + len(number)] = number.encode()
@@ -119,18 +119,18 @@ class VariedBlock(MessageBlock):
             exchange,
             key,
             bytes(body),
-            properties=self._properties(place, number),
+            properties=self._properties(index, number),
             frame_max=self._frame_max,
         )
 
-    def _properties(self, place: int, number: str) -> bytes:
+    def _properties(self, index: int, number: str) -> bytes:
         """Return content type, headers, delivery mode, message-id and timestamp."""
-        trace = f"00-{self._run}{number}-{place * 0x9E3779B97F4A7C15 % 2**64:016x}-01"
+        trace = f"00-{self._run}{number}-{index * 0x9E3779B97F4A7C15 % 2**64:016x}-01"
         return b"".join(
             (
                 struct.pack(">H", _VARIED_FLAGS),
                 wire.short_string("application/json"),
-                wire.table({"traceparent": trace, "attempt": place % 7}),
+                wire.table({"traceparent": trace, "attempt": index % 7}),
                 b"\2" if self._persistent else b"\1",
                 wire.short_string(self._run + number),
                 _u64.pack(self._time_s),

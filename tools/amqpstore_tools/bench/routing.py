@@ -63,9 +63,9 @@ def _overlapping(settings: BenchSettings, queues: list[str]) -> Routing:
     exchange = f"{settings.queue}-topic"
     groups = [queues[first :: settings.matches] for first in range(settings.matches)]
     bindings = [
-        (queue, ".".join(_word(place) if group == at else "*" for at in range(len(groups))))
+        (queue, ".".join(_word(index) if group == at else "*" for at in range(len(groups))))
         for group, members in enumerate(groups)
-        for place, queue in enumerate(members)
+        for index, queue in enumerate(members)
     ]
     combinations = 1
     for members in groups:
@@ -77,11 +77,11 @@ def _overlapping(settings: BenchSettings, queues: list[str]) -> Routing:
     for number in chosen or [rng.randrange(combinations) for _ in range(_MAX_KEYS)]:
         words = []
         for members in groups:
-            number, place = divmod(number, len(members))
-            words.append(_word(place))
+            number, index = divmod(number, len(members))
+            words.append(_word(index))
         routes.append((exchange, ".".join(words)))
     return Routing(queues, exchange, "topic", bindings, routes, settings.matches)
 
 
-def _word(place: int) -> str:
-    return f"w{place:04d}"
+def _word(index: int) -> str:
+    return f"w{index:04d}"

@@ -161,7 +161,7 @@ class StoreCheck(PreparedStore):
         self.compared: dict[int, Compared] = {}
         self.history = LogHistory()
         self._segments: dict[int, CheckedSegment] = {}
-        self._places: dict[int, LogState] = {}
+        self._log_states: dict[int, LogState] = {}
         self._fresh: dict[int, list[Operation]] = {}
         self._ranges: dict[int, Range] = {}
         self._is_whole = True
@@ -199,19 +199,19 @@ class StoreCheck(PreparedStore):
     def take_summaries(self) -> None:
         """Process the results of reading all segments."""
         log = LogChecker(self._rows, Findings())
-        place = NOTHING_BEFORE
+        state = NOTHING_BEFORE
         for summary in sorted(self.summaries, key=attrgetter("number")):
             if summary.segment is None or summary.segment.is_compacted:
                 continue
             if summary.after is not None:
                 # The state of the log before it was not known until now.
                 before = {
-                    queue_id: place.next_sequences[queue_id]
+                    queue_id: state.next_sequences[queue_id]
                     for queue_id in summary.queues
-                    if queue_id in place.next_sequences
+                    if queue_id in state.next_sequences
                 }
-                self._places[summary.number] = place._replace(next_sequences=before)
-                place = log.joined(place, summary.after)
+                self._log_states[summary.number] = state._replace(next_sequences=before)
+                state = log.joined(state, summary.after)
             self._fresh[summary.number] = summary.fresh
             history = self.history
             history.highest_queue_id = max(
@@ -235,7 +235,7 @@ class StoreCheck(PreparedStore):
 
     def take_index(self) -> None:
         """Process the results of reading all index files."""
-        self.index_results.sort(key=lambda one: one.place)
+        self.index_results.sort(key=lambda one: one.start)
         self._is_whole = all(one.is_whole for one in self.index_results)
 
     @property
@@ -261,7 +261,7 @@ class StoreCheck(PreparedStore):
             offset_table = offsets.get(job.number)
             fresh = self._fresh.get(job.number, ())
             jobs[job.number] = CompareJob(
-                self._places.get(job.number), account, offset_table, fresh
+                self._log_states.get(job.number), account, offset_table, fresh
             )
         return jobs
 

@@ -63,11 +63,11 @@ class LogHistory:
         position.
         """
         ranges = self.removed.get(queue_id, ())
-        place = bisect_right(ranges, first, key=itemgetter(1))
+        index = bisect_right(ranges, first, key=itemgetter(1))
         count = 0
-        while place < len(ranges) and ranges[place][0] < end:
-            count += min(end, ranges[place][1]) - max(first, ranges[place][0])
-            place += 1
+        while index < len(ranges) and ranges[index][0] < end:
+            count += min(end, ranges[index][1]) - max(first, ranges[index][0])
+            index += 1
         return count
 
 
@@ -105,18 +105,18 @@ class LogChecker:
         self._is_behind = False
         self.history = LogHistory()
 
-    def resume(self, place: LogState) -> None:
+    def resume(self, state: LogState) -> None:
         """Continue at another place in the log, with an empty history."""
-        self._lsn, self._message_id, self._is_behind = place[:3]
-        self.history = LogHistory(dict(place.next_sequences))
+        self._lsn, self._message_id, self._is_behind = state[:3]
+        self.history = LogHistory(dict(state.next_sequences))
 
     def begin(self, findings: Findings) -> None:
         """Continue with the next segment, with new findings and an empty history."""
         self._findings = findings
         self.history = LogHistory(self.history.next_sequences)
 
-    def place(self) -> LogState:
-        """Return the current place."""
+    def state(self) -> LogState:
+        """Return the current state."""
         return LogState(self._lsn, self._message_id, self._is_behind, self.history.next_sequences)
 
     def joined(self, before: LogState, after: LogState) -> LogState:
@@ -288,7 +288,7 @@ def check_position(rows: Rows, segments: dict[int, CheckedSegment], findings: Fi
         return  # It is missing, and that was found.
     offset = position.offset
     boundaries = {0, segment.end}
-    boundaries |= {place for batch in segment.scanned.batches for place in (batch.start, batch.end)}
+    boundaries |= {index for batch in segment.scanned.batches for index in (batch.start, batch.end)}
     if offset not in boundaries and not segment.in_gap(offset):
         text = (
             f"the position, offset {offset} of segment {segment.number}, is in the middle of "

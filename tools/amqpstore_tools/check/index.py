@@ -181,7 +181,7 @@ class IndexChecker:
         if state.body_bytes not in (None, total_of(live)):
             text = f"the bodies have {total_of(live)} bytes, but its row says {state.body_bytes}"
             self._findings.add("index-row-differs", name, text, queue_id=queue_id)
-        if any(acked[place] for place in state.delivered):
+        if any(acked[index] for index in state.delivered):
             text = "its row has a delivery count for an entry that is not live"
             self._findings.add("index-row-differs", name, text, queue_id=queue_id)
         expires = [
@@ -210,9 +210,9 @@ def _live(queue_id: int, state: IndexState, entries: Entries) -> Iterator[Live]:
         end = acked.find(1, start, stop)
         end = stop if end == -1 else end
         ends = [*_ends(sequences, ids, start, end), end]
-        for place in ends:
-            yield Live(queue_id, sequences[start], ids[start], sizes[start:place])
-            start = place
+        for index in ends:
+            yield Live(queue_id, sequences[start], ids[start], sizes[start:index])
+            start = index
         start = acked.find(0, end, stop)
 
 
@@ -227,4 +227,4 @@ def _ends(sequences: array[int], ids: array[int], start: int, end: int) -> list[
         map(sub, sequences[start + 1 : end], sequences[start : end - 1]),
         map(sub, ids[start + 1 : end], ids[start : end - 1]),
     )
-    return [place for place, step in enumerate(steps, start + 1) if step != 1]
+    return [index for index, step in enumerate(steps, start + 1) if step != 1]

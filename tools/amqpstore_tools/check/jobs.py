@@ -54,13 +54,13 @@ class ReadJob(NamedTuple):
 
 
 class IndexJob(NamedTuple):
-    """Keys and states of index files of one store, from a `place` on.
+    """Keys and states of index files of one store, from number `start` on.
 
     `last_end`: where the file before them ends, of the same queue.
     """
 
     store: int
-    place: int
+    start: int
     files: list[tuple[IndexKey, IndexState]]
     last_end: int
 
@@ -112,7 +112,7 @@ class IndexResult:
     """
 
     store: int
-    place: int
+    start: int
     findings: list[Finding]
     is_whole: bool
     held: dict[int, int]
@@ -134,7 +134,7 @@ class CompareJob:
     the checkpoint position; None if there is none.
     """
 
-    place: LogState | None
+    before: LogState | None
     account: SegmentRow | None = None
     offset_table: OffsetTableRow | None = None
     fresh: Sequence[Operation] = ()

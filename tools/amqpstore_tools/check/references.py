@@ -126,11 +126,11 @@ class ReferenceChecker:
         for live in by_id:
             wanted = live.first_id
             while wanted < live.end_id:
-                place = bisect_right(starts, wanted) - 1
-                if place >= 0 and wanted < accounts[place].end_id:
-                    wanted = accounts[place].end_id
+                index = bisect_right(starts, wanted) - 1
+                if index >= 0 and wanted < accounts[index].end_id:
+                    wanted = accounts[index].end_id
                     continue
-                following = starts[place + 1] if place + 1 < len(starts) else live.end_id
+                following = starts[index + 1] if index + 1 < len(starts) else live.end_id
                 end = min(max(following, wanted + 1), live.end_id)
                 for first, stop in _missing(homeless, wanted, end):
                     self.lost(live, first, stop, FILE, "no segment contains it")
@@ -198,13 +198,13 @@ class _AccountCheck:
             self._count(first_id, sizes)
         if self._segment is not None:
             for run in self._checker.known_runs(self._segment):
-                self._place(run)
+                self._refer(run)
         is_whole = self._check_present()
         if self._checker.is_whole:
             self._check_references()
         self._check_counts(is_whole=is_whole)
 
-    def _places(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
+    def _index_ranges(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
         """Yield for a range of ids the first and the one after the last place of those in the
         account, and the first of these ids.
         """
@@ -216,30 +216,30 @@ class _AccountCheck:
             if first < end:
                 yield first - base, end - base, first
             return
-        place = bisect_left(ids, first_id)
+        index = bisect_left(ids, first_id)
         stop = bisect_left(ids, end_id)
-        while place < stop:
-            after = place + 1
-            if ids[stop - 1] - ids[place] == stop - 1 - place:
+        while index < stop:
+            after = index + 1
+            if ids[stop - 1] - ids[index] == stop - 1 - index:
                 after = stop
             while after < stop and ids[after] == ids[after - 1] + 1:
                 after += 1
-            yield place, after, ids[place]
-            place = after
+            yield index, after, ids[index]
+            index = after
 
     def _count(self, first_id: int, sizes: array[int]) -> None:
         references = self._references
-        for start, stop, first in self._places(first_id, first_id + len(sizes)):
+        for start, stop, first in self._index_ranges(first_id, first_id + len(sizes)):
             skipped = first - first_id
             self._index_sizes[start:stop] = sizes[skipped : skipped + stop - start]
             if references[start:stop].count(0) == stop - start:
                 references[start:stop] = array("I", [1]) * (stop - start)
             else:
-                for place in range(start, stop):
-                    references[place] += 1
+                for index in range(start, stop):
+                    references[index] += 1
 
-    def _place(self, run: Ids) -> None:
-        for start, stop, first in self._places(run.first_id, run.end_id):
+    def _refer(self, run: Ids) -> None:
+        for start, stop, first in self._index_ranges(run.first_id, run.end_id):
             skipped = first - run.first_id
             self._sizes[start:stop] = run.sizes[skipped : skipped + stop - start]
 
@@ -252,22 +252,22 @@ class _AccountCheck:
         is_whole = True
         differs: list[int] = []
         absent = array("B", bytes(len(self._sizes)))
-        for place, (count, index_size, size) in enumerate(
+        for index, (count, index_size, size) in enumerate(
             zip(self._references, self._index_sizes, self._sizes, strict=True)
         ):
             if not count or index_size == size:
                 continue
             is_whole = False
             if size:
-                differs.append(place)
+                differs.append(index)
             else:
-                absent[place] = 1
+                absent[index] = 1
         if absent.count(1):
             self._name_absent(absent)
-        for place in differs:
-            text = f"its record has {self._sizes[place]} bytes, but its index entry says"
-            text = f"{text} {self._index_sizes[place]}"
-            message_id = self._id(place)
+        for index in differs:
+            text = f"its record has {self._sizes[index]} bytes, but its index entry says"
+            text = f"{text} {self._index_sizes[index]}"
+            message_id = self._id(index)
             self._checker.findings.add(
                 "message-size-differs", self._name, text, message_id=message_id, messages=1
             )
@@ -277,14 +277,14 @@ class _AccountCheck:
         """Note each queue's missing messages, in runs."""
         reason = "no sound record of it exists"
         for live in self._live:
-            for start, stop, first in self._places(live.first_id, live.end_id):
-                place = start
+            for start, stop, first in self._index_ranges(live.first_id, live.end_id):
+                index = start
                 for is_absent, group in groupby(absent[start:stop]):
                     count = len(list(group))
                     if is_absent:
-                        lost = first + place - start
+                        lost = first + index - start
                         self._checker.lost(live, lost, lost + count, self._name, reason)
-                    place += count
+                    index += count
 
     def _check_references(self) -> None:
         expected = self._account.references
@@ -293,17 +293,17 @@ class _AccountCheck:
         if expected == self._references:
             return
         pairs = zip(self._references, expected, strict=True)
-        place = 0
+        index = 0
         for (found, said), group in groupby(pairs):
             count = len(list(group))
             if found != said:
-                first, last = self._id(place), self._id(place + count - 1)
+                first, last = self._id(index), self._id(index + count - 1)
                 what = f"messages {first} to {last}" if count > 1 else f"message {first}"
                 text = f"{found} queues hold {what}, but the account says {said}"
                 self._checker.findings.add(
                     "references-differ", self._name, text, message_id=first, messages=count
                 )
-            place += count
+            index += count
 
     def _check_counts(self, *, is_whole: bool) -> None:
         """Compare counts. Args: is_whole, all live messages exist in their right size, so sums can
@@ -334,9 +334,9 @@ class _AccountCheck:
         pairs = zip(self._references, self._index_sizes, strict=True)
         return [size for count, size in pairs if count]
 
-    def _id(self, place: int) -> int:
+    def _id(self, index: int) -> int:
         ids = self._ids
-        return self._account.first_id + place if ids is None else ids[place]
+        return self._account.first_id + index if ids is None else ids[index]
 
 
 def _joined(live: Iterable[Live]) -> Iterator[tuple[int, array[int]]]:
@@ -362,8 +362,8 @@ def _missing(
 ) -> Iterator[tuple[int, int]]:
     """Yield the parts of a range of ids that are in none of these runs, which ascend."""
     wanted = first_id
-    place = max(bisect_right(runs, first_id, key=itemgetter(0)) - 1, 0)
-    for first, end in runs[place:]:
+    index = max(bisect_right(runs, first_id, key=itemgetter(0)) - 1, 0)
+    for first, end in runs[index:]:
         if first >= end_id:
             break
         if first > wanted:

@@ -44,8 +44,8 @@ def _print_group(severity: Severity, found: Sequence[Finding], console: Console)
     console.print(Text(f"{len(found):,} {severity}{plural}", _COLOURS[severity]))
     table = terminal.table("code", "where", "queue", "what", wrap="where queue what")
     for code, of_code in _by_code(found):
-        for place, one in enumerate(of_code[:_MAX_SHOWN]):
-            shown = Text(code if not place else "", style=_COLOURS[severity])
+        for index, one in enumerate(of_code[:_MAX_SHOWN]):
+            shown = Text(code if not index else "", style=_COLOURS[severity])
             table.add_row(
                 shown, *(terminal.shown(text) for text in (_where(one), _queue(one), one.text))
             )

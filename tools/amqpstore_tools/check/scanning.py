@@ -122,10 +122,10 @@ class ScannedBatch:
         """Tell whether it has sound MESSAGE records of contiguous ids."""
         messages = self.messages
         # Usually all of them are one run.
-        place = 0 if len(messages) == 1 else bisect_right(messages, first_id, key=itemgetter(0)) - 1
-        if place < 0:
+        at = 0 if len(messages) == 1 else bisect_right(messages, first_id, key=itemgetter(0)) - 1
+        if at < 0:
             return False
-        first, end = messages[place]
+        first, end = messages[at]
         return first <= first_id and first_id + count <= end
 
 
@@ -179,30 +179,30 @@ class Scanner(RecordScanner):
         checksum = crc32c
         starts = content.startswith
         ids = self._ids
-        place = offset - self._base
+        at = offset - self._base
         last = size - 32
-        if ids is None or place > last:
+        if ids is None or at > last:
             return offset
         lead = PLAIN_MESSAGE + self._tag
         if self._tag < 0:
             # The first record of a batch says which batch it is.
-            lead = unpack(content, place)[0]
+            lead = unpack(content, at)[0]
             if lead & ~BATCH_BITS != PLAIN_MESSAGE:
                 return offset
         head = self._head
         append = ids.sizes.append
         wanted = first = ids.end_id
-        while place <= last:
+        while at <= last:
             leads, number, written_in, length, header_checksum, payload_checksum = unpack(
-                content, place
+                content, at
             )
-            start = place + 32
+            start = at + 32
             end = start + length
             if (
                 number != wanted
                 or leads != lead
                 or end > size
-                or checksum(content[place : place + 24], seed) != header_checksum
+                or checksum(content[at : at + 24], seed) != header_checksum
                 or checksum(content[start:end], header_checksum) != payload_checksum
                 or written_in != segment
             ):
@@ -213,11 +213,11 @@ class Scanner(RecordScanner):
                 head = self._head
             append(length + 32)
             wanted += 1
-            place = end
+            at = end
         if wanted > first:
             self._tag = lead & BATCH_BITS
             self._note(first, wanted)
-        return self._base + place
+        return self._base + at
 
     def _is_known(self, content: bytes, start: int, end: int) -> bool:
         """Tell whether the payload of a MESSAGE is consistent, and its names were seen before:

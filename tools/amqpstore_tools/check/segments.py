@@ -94,7 +94,7 @@ class SegmentReader:
         stop = file.size if end is None else min(end, file.size)
         scanned = self._scan(file.read, stop, number)
         segment = CheckedSegment(number, file.name, stop, is_open, scanned)
-        torn, messages = _leave_out_torn(segment)
+        torn, messages = _remove_torn(segment)
         if torn is not None:
             size = torn_bytes(file.read(torn, segment.end - torn))
             text = (
@@ -198,7 +198,7 @@ def segment_name(number: int) -> str:
     return segment_path("", number)
 
 
-def _leave_out_torn(segment: CheckedSegment) -> tuple[int | None, int]:
+def _remove_torn(segment: CheckedSegment) -> tuple[int | None, int]:
     """Remove the torn batch at the end of the log from what was scanned. Returns its offset, None
     if there is none, and how many whole messages it has.
     """

@@ -79,7 +79,7 @@ def summary(
             log = LogChecker(shared.rows, findings)
             log.resume(NOTHING_BEFORE)
             log.check(segment)
-            out.after = log.place()
+            out.after = log.state()
             out.queues = {one.queue_id for batch in scanned.batches for one in batch.operations}
         else:
             log.begin(findings)
@@ -113,7 +113,7 @@ def read_index(
     findings = _findings(shared)
     checker = IndexChecker(shared.files, shared.directory, shared.seed, findings)
     accounts = _Ranges(shared.ranges)
-    out = IndexResult(job.store, job.place, [], True, {}, [], [])
+    out = IndexResult(job.store, job.start, [], True, {}, [], [])
     live_messages: list[Live] = []
     rows = shared.rows
     prepared = tables.PREPARED.read_keys(rows.__getitem__) if rows else set()
@@ -136,7 +136,7 @@ def by_account(shared: StoreContext, found: Sequence[Live]) -> list[tuple[int, L
     """Split live messages by the segments whose accounts have them."""
     accounts = _Ranges(shared.ranges)
     return [
-        (number, LiveSlice(in_ids(live), _part(live, first, end)))
+        (number, LiveSlice(in_ids(live), _slice(live, first, end)))
         for live in found
         for number, first, end in accounts.of(live.first_id, live.end_id)
     ]
@@ -161,10 +161,10 @@ def compare(
     """
     out = Compared()
     segment = read.segment
-    if segment is not None and job.place is not None:
+    if segment is not None and job.before is not None:
         findings = _findings(shared)
         log = LogChecker(shared.rows, findings)
-        log.resume(job.place)
+        log.resume(job.before)
         log.check(segment)
         out.log = list(findings)
     if shared.rows is None:
@@ -208,7 +208,7 @@ def _findings(shared: StoreContext) -> Findings:
     return findings
 
 
-def _part(live: Live, first_id: int, end_id: int) -> Live:
+def _slice(live: Live, first_id: int, end_id: int) -> Live:
     """Return the part with ids from `first_id` to before `end_id`."""
     start = first_id - live.first_id
     if not start and end_id == live.end_id:
@@ -230,17 +230,17 @@ class _Ranges:
 
     def of(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
         """Yield the segments whose accounts have some of these ids, and which."""
-        place = bisect_left(self._firsts, end_id) - 1
-        while place >= 0 and self._ends[place] > first_id:
-            first, end, number = self._ranges[place]
+        index = bisect_left(self._firsts, end_id) - 1
+        while index >= 0 and self._ends[index] > first_id:
+            first, end, number = self._ranges[index]
             if end > first_id:
                 yield number, max(first, first_id), min(end, end_id)
-            place -= 1
+            index -= 1
 
     def cover(self, first_id: int, end_id: int) -> bool:
         """Tell whether the accounts have all of these ids."""
-        place = bisect_right(self._firsts, first_id) - 1
-        if place >= 0 and end_id <= self._ranges[place][1]:
+        index = bisect_right(self._firsts, first_id) - 1
+        if index >= 0 and end_id <= self._ranges[index][1]:
             return True  # Usually one account has all of them.
         wanted = end_id
         for _, first, end in self.of(first_id, end_id):

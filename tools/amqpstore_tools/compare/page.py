@@ -56,7 +56,7 @@ def _ratios(report: CompareReport) -> str:
                     text = f"{spread_text(ratio, 2)} x"
                     rows.append((f"{name}: {figure.title}", ratio.median, text))
                     styles.append("c" if figure.unit == "ms" else "b")
-        first, second = (escape(report.brokers[place].label) for place in (0, other))
+        first, second = (escape(report.brokers[index].label) for index in (0, other))
         if rows:
             parts.append(
                 f"<section><h2>{first} compared with {second}</h2>\n<p class=dim>Times as many a "
@@ -75,9 +75,9 @@ def _charts(report: CompareReport, rounds: Rounds) -> Iterator[str]:
     figures = rounds.figures()
     if len(figures) > _MAX_CHARTS:
         rows = [
-            ("" if place else figure.title, value, f"{text} {figure.unit}, {label}")
+            ("" if index else figure.title, value, f"{text} {figure.unit}, {label}")
             for figure in figures
-            for place, (label, value, text) in enumerate(_bars(report, rounds, figure))
+            for index, (label, value, text) in enumerate(_bars(report, rounds, figure))
         ]
         yield bars(rows, *_STYLES[: len(report.brokers)])
         return
@@ -90,8 +90,8 @@ def _bars(
     report: CompareReport, rounds: Rounds, figure: Figure
 ) -> Iterator[tuple[str, float, str]]:
     """Yield a bar for each broker."""
-    for place, broker in enumerate(report.brokers):
-        spread = rounds.spread(figure, place)
+    for index, broker in enumerate(report.brokers):
+        spread = rounds.spread(figure, index)
         yield broker.label, spread.median if spread else 0.0, spread_text(spread, figure.digits)
 
 
@@ -103,7 +103,7 @@ def _table(report: CompareReport) -> str:
     rows = [_row(head, "th")]
     for name, rounds in report.rounds.items():
         for figure in rounds.figures():
-            spreads = [rounds.spread(figure, place) for place in range(len(report.brokers))]
+            spreads = [rounds.spread(figure, index) for index in range(len(report.brokers))]
             cells = [f"{name}: {figure.title}, {figure.unit}"]
             cells += [spread_text(spread, figure.digits) for spread in spreads]
             cells += [spread_text(rounds.ratio(figure, other), 2) for other in others]

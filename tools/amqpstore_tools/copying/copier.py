@@ -45,7 +45,7 @@ from amqpstore.system.ownership import Owner, give, give_directory, owner_in
 from amqpstore_tools.copying import manifest as manifests
 from amqpstore_tools.copying.checking import Checker
 from amqpstore_tools.copying.errors import CopyError
-from amqpstore_tools.copying.linking import Earlier, How, Placed, Source, open_source
+from amqpstore_tools.copying.linking import Earlier, FileCopy, How, Source, open_source
 from amqpstore_tools.copying.manifest import MANIFEST, CopyManifest, DamagedBytes, Listed
 from amqpstore_tools.copying.target import FOLDERS, INCOMPLETE, clear, make_folders, names_in
 from amqpstore_tools.offline.catalog import CatalogImage
@@ -194,7 +194,7 @@ class _Copy:
         self._out = Copied(
             target, self._store_id.hex(), source.was_running, position.segment, position.offset
         )
-        for part in source.inventory.parts:
+        for part in source.inventory.entries:
             if part.end is not None and part.is_of_log_from(position.segment):
                 self._out.log_segment, self._out.log_offset = part.number, part.end
         self._listed: list[Listed] = []
@@ -205,9 +205,9 @@ class _Copy:
         self._out.damage += [
             DamagedBytes(path, 0, 0, reason) for path, reason in self._source.missing
         ]
-        self._total = sum(self._work(one) for one in self._source.placed)
-        for placed in sorted(self._source.placed, key=lambda one: one.how is not How.COPIED):
-            self._file(placed)
+        self._total = sum(self._work(one) for one in self._source.copies)
+        for copy in sorted(self._source.copies, key=lambda one: one.how is not How.COPIED):
+            self._file(copy)
         if gone := self._expected.keys() - {listed.path for listed in self._listed}:
             raise CopyError(
                 f"{min(gone)} in {self._from} is missing or empty. That copy is damaged; "
@@ -225,87 +225,87 @@ class _Copy:
         self._finish()
         return self._out
 
-    def _work(self, one: Placed) -> int:
+    def _work(self, one: FileCopy) -> int:
         """Return the bytes to read and write for a file."""
         if one.how is How.COPIED:
             return one.size * (2 if self._options.verify != "none" else 1)
         return one.size if self._is_verified(one) else 0
 
-    def _is_verified(self, one: Placed) -> bool:
+    def _is_verified(self, one: FileCopy) -> bool:
         verify = self._options.verify
         return verify == "all" or (verify == "new" and one.how is not How.EARLIER)
 
-    def _file(self, placed: Placed) -> None:
-        path = os.path.join(self._target, placed.part.path)
+    def _file(self, copy: FileCopy) -> None:
+        path = os.path.join(self._target, copy.stored.path)
         checksum = None
-        if placed.how is How.COPIED:
-            if placed.part.is_tail:
-                self._cut_tail(placed)
-                if not placed.size:
+        if copy.how is How.COPIED:
+            if copy.stored.is_tail:
+                self._cut_tail(copy)
+                if not copy.size:
                     return
-            checksum = self._write(placed, path)
-        if self._is_verified(placed):
-            content = self._read(path, placed)
+            checksum = self._write(copy, path)
+        if self._is_verified(copy):
+            content = self._read(path, copy)
             read_checksum = crc32c(content)
             if checksum is not None and read_checksum != checksum:
                 raise CopyError(
                     f"{path} does not read back as it was written. Its disk cannot be "
                     "trusted; copy to another one."
                 )
-            self._check_expected(placed, len(content), read_checksum)
-            self._out.damage += self._checker.check(placed.part, content)
+            self._check_expected(copy, len(content), read_checksum)
+            self._out.damage += self._checker.check(copy.stored, content)
             self._out.verified_bytes += len(content)
-            self._list(placed, read_checksum)
-        elif placed.listed:
-            self._list(placed, int(placed.listed.crc32c, 16))
+            self._list(copy, read_checksum)
+        elif copy.listed:
+            self._list(copy, int(copy.listed.crc32c, 16))
             if self._earlier:
-                of_file = [d for d in self._earlier.manifest.damage if d.path == placed.part.path]
+                of_file = [d for d in self._earlier.manifest.damage if d.path == copy.stored.path]
                 self._out.damage += of_file
-        how = placed.how.value
+        how = copy.how.value
         self._out.files[how] = self._out.files.get(how, 0) + 1
-        self._out.bytes[how] = self._out.bytes.get(how, 0) + placed.size
+        self._out.bytes[how] = self._out.bytes.get(how, 0) + copy.size
 
-    def _check_expected(self, one: Placed, size: int, checksum: int) -> None:
+    def _check_expected(self, one: FileCopy, size: int, checksum: int) -> None:
         """Raises: CopyError."""
-        listed = one.listed or self._expected.get(one.part.path)
+        listed = one.listed or self._expected.get(one.stored.path)
         if listed is None:
             if self._expected:
                 raise CopyError(
-                    f"{one.part.path} in {self._from} is not in its {MANIFEST}. If a broker "
+                    f"{one.stored.path} in {self._from} is not in its {MANIFEST}. If a broker "
                     f"has run on that copy, remove {MANIFEST}: then it is a store like any other."
                 )
             return
         if (listed.bytes, listed.crc32c) != (size, f"{checksum:08x}"):
             of = self._earlier.directory if one.listed and self._earlier else self._from
             raise CopyError(
-                f"{one.part.path} in {of} has changed since it was copied: it has {size} bytes "
+                f"{one.stored.path} in {of} has changed since it was copied: it has {size} bytes "
                 f"with checksum {checksum:08x}, and {listed.bytes} with {listed.crc32c} were "
                 "written. That copy is damaged; use another one."
             )
 
-    def _cut_tail(self, one: Placed) -> None:
+    def _cut_tail(self, one: FileCopy) -> None:
         """Leave out what follows the log's last whole batch."""
         position = self._source.inventory.position
-        start = position.offset if one.part.number == position.segment else 0
+        start = position.offset if one.stored.number == position.segment else 0
         content = one.file.read(0, one.size)
         before: dict[int, int] = {
             Kind.MESSAGE: position.message_id - 1,
             Kind.TRANSACTION: position.lsn - 1,
         }
         seed = self._source.marker.seed
-        one.size = max(whole_end(content, one.part.number, seed, start, before), start)
+        one.size = max(whole_end(content, one.stored.number, seed, start, before), start)
         one.size = min(one.size, len(content))
         if one.size:
-            self._out.log_segment, self._out.log_offset = one.part.number, one.size
+            self._out.log_segment, self._out.log_offset = one.stored.number, one.size
 
-    def _write(self, one: Placed, path: str) -> int:
+    def _write(self, one: FileCopy, path: str) -> int:
         """Copy a file's bytes, durably. Returns their checksum. Raises: CopyError, OSError."""
         checksum = offset = 0
         with naming(path), open(create_file(path), "wb", buffering=0) as file:
             while offset < one.size:
                 piece = one.file.read(offset, min(_PIECE_BYTES, one.size - offset))
                 if not piece:
-                    raise CopyError(f"{one.part.path} became shorter while it was copied")
+                    raise CopyError(f"{one.stored.path} became shorter while it was copied")
                 checksum = crc32c(piece, checksum)
                 _write_all(file.fileno(), piece)
                 offset += len(piece)
@@ -315,7 +315,7 @@ class _Copy:
         one.file.release()
         return checksum
 
-    def _read(self, path: str, one: Placed) -> bytes:
+    def _read(self, path: str, one: FileCopy) -> bytes:
         """Read a file's bytes from the disk to which they were just written."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -327,9 +327,9 @@ class _Copy:
         self._advance("verifying", len(content))
         return content
 
-    def _list(self, one: Placed, checksum: int) -> None:
+    def _list(self, one: FileCopy, checksum: int) -> None:
         self._listed.append(
-            Listed(one.part.path, one.size, f"{checksum:08x}", one.how.value, one.mtime_ns)
+            Listed(one.stored.path, one.size, f"{checksum:08x}", one.how.value, one.mtime_ns)
         )
 
     def _advance(self, what: str, count: int) -> None:
@@ -376,10 +376,12 @@ class _Copy:
         """
         found = dict(self._source.inventory.tables)
         position = self._source.inventory.position.segment
-        log = [one for one in self._source.placed if one.part.is_of_log_from(position) and one.size]
-        last = max(log, key=lambda one: one.part.number, default=None)
-        if last is not None and last.part.end is None:
-            end = SEGMENT_ENDS.put(last.part.number, SegmentEndRow(last.size))
+        log = [
+            one for one in self._source.copies if one.stored.is_of_log_from(position) and one.size
+        ]
+        last = max(log, key=lambda one: one.stored.number, default=None)
+        if last is not None and last.stored.end is None:
+            end = SEGMENT_ENDS.put(last.stored.number, SegmentEndRow(last.size))
             table, key = end.table.encode(), encode_key(end.key)
             row = key, encode_row(end.table, key, end.value)
             found[table] = sorted([*found.get(table, []), row])

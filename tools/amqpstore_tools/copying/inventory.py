@@ -39,7 +39,7 @@ from amqpstore_tools.offline.reading import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot
 
 
-class Part(NamedTuple):
+class InventoryFile(NamedTuple):
     """A file of a store, or the beginning of one.
 
     `path` relative to the store's directory; `number` of a segment or an index file. A sealed file
@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
 
 class Inventory:
-    """The files that a snapshot's catalog names, as `parts`, and its rows, as `tables`.
+    """The files that a snapshot's catalog names, as `entries`, and its rows, as `tables`.
 
     `position`, where the log continues after the last checkpoint; `missing`, the paths of files
     that should exist.
@@ -79,7 +79,7 @@ class Inventory:
         self._files = snapshot.files
         self._is_plain = marked.is_plain
         self.position = START
-        self.parts: list[Part] = []
+        self.entries: list[InventoryFile] = []
         self.missing: list[str] = []
         catalog = os.path.join(self._directory, CATALOG, CATALOG_FILE)
         try:
@@ -137,14 +137,16 @@ class Inventory:
             path = segment_path("", number)
             if number == expected.open:
                 size = self._size(path)
-                self.parts.append(Part(path, number, is_sealed=False, size=size, is_tail=True))
+                self.entries.append(
+                    InventoryFile(path, number, is_sealed=False, size=size, is_tail=True)
+                )
             else:
-                self.parts.append(Part(path, number, end=ends.get(number)))
+                self.entries.append(InventoryFile(path, number, end=ends.get(number)))
         # Those that the next start would move there.
         quarantined = tables.QUARANTINE.read_keys(self.rows)
         for number in expected.left_over:
             if number in quarantined:
-                self.parts.append(Part(segment_path("", number), is_optional=True))
+                self.entries.append(InventoryFile(segment_path("", number), is_optional=True))
 
     def _size(self, path: str) -> int:
         file = self._files.find(f"{self._directory}/{path}")
@@ -154,14 +156,14 @@ class Inventory:
         for (queue_id, number), state in tables.INDEX.read(self.rows).items():
             path = index_path("", queue_id, number)
             end = state.end_bytes
-            self.parts.append(
-                Part(path, number, is_sealed=False, size=end, end=end, queue_id=queue_id)
+            self.entries.append(
+                InventoryFile(path, number, is_sealed=False, size=end, end=end, queue_id=queue_id)
             )
 
     def _add_quarantine(self) -> None:
         for name in self._files.list_directory(f"{self._directory}/{QUARANTINE}"):
             if not repair_number(name):  # A file that a repair replaced is not part of the store.
-                self.parts.append(Part(f"{QUARANTINE}/{name}", is_optional=True))
+                self.entries.append(InventoryFile(f"{QUARANTINE}/{name}", is_optional=True))
 
     def _add_trails(self) -> None:
         """Add the notes of clients and of durable positions: without them, a log that has lost its
@@ -174,17 +176,17 @@ class Inventory:
             for name, number in numbers.items():
                 path = f"{TRAILS}/{name}"
                 is_sealed = number < last
-                self.parts.append(Part(path, is_sealed=is_sealed, size=self._size(path)))
+                self.entries.append(InventoryFile(path, is_sealed=is_sealed, size=self._size(path)))
 
     def _add_misplaced(self, store_id: bytes) -> None:
         """Add files that the store needs and that lie under other names: to the copy's quarantine,
         where a repair finds them.
         """
         rows = {table: self.rows(table) for table in ("store", "segments", "index")}
-        taken = {part.path for part in self.parts}
+        taken = {part.path for part in self.entries}
         for found in find_misplaced(ReadOnlyFiles(), self._directory, store_id, rows):
             path = f"{QUARANTINE}/{os.path.basename(found.home)}"
             if not taken.isdisjoint((found.name, path)):
                 continue
             taken.add(path)
-            self.parts.append(Part(path, is_optional=True, found_as=found.name))
+            self.entries.append(InventoryFile(path, is_optional=True, found_as=found.name))

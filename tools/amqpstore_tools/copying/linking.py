@@ -22,7 +22,7 @@ from amqpstore.system.filenames import CATALOG, CATALOG_FILE, QUARANTINE, TRAILS
 from amqpstore.system.files import FileType, OsFiles, open_regular, type_of
 from amqpstore.system.ownership import ROOT, owner_in
 from amqpstore_tools.copying.errors import CopyError
-from amqpstore_tools.copying.inventory import Inventory, Part
+from amqpstore_tools.copying.inventory import Inventory, InventoryFile
 from amqpstore_tools.copying.manifest import CopyManifest, Listed
 from amqpstore_tools.offline.locations import require_directory
 from amqpstore_tools.offline.locks import shared_lock_if_free
@@ -43,14 +43,14 @@ class How(Enum):
 
 
 @dataclass
-class Placed:
+class FileCopy:
     """A part of a store, and how it gets into the copy.
 
     `file` has the bytes to copy; it is released if they were linked. `listed` is the file's entry
     in the earlier copy, if it was linked from there. `size` of the part, in bytes.
     """
 
-    part: Part
+    stored: InventoryFile
     how: How
     size: int
     mtime_ns: int
@@ -68,7 +68,7 @@ class Source:
     marker: Marker
     was_running: bool
     inventory: Inventory
-    placed: list[Placed] = field(default_factory=list)
+    copies: list[FileCopy] = field(default_factory=list)
     missing: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -80,17 +80,17 @@ class Earlier:
     manifest: CopyManifest
     listed: dict[str, Listed]
 
-    def find(self, part: Part, source: os.stat_result, head: bytes) -> Listed | None:
+    def find(self, stored: InventoryFile, source: os.stat_result, head: bytes) -> Listed | None:
         """Return its entry for a file, if that is the same file as the source's.
 
         Names of compacted segments may be reused after a restart: so size, time and the first
         bytes, which say when it was created, have to be equal too.
         """
-        listed = self.listed.get(part.path)
+        listed = self.listed.get(stored.path)
         if not listed or (listed.bytes, listed.mtime_ns) != (source.st_size, source.st_mtime_ns):
             return None
         try:
-            with open(open_regular(os.path.join(self.directory, part.path)), "rb") as file:
+            with open(open_regular(os.path.join(self.directory, stored.path)), "rb") as file:
                 same = os.fstat(file.fileno()).st_size == listed.bytes
                 return listed if same and file.read(len(head)) == head else None
         except OSError:
@@ -123,15 +123,15 @@ def open_source(
         for wrong in find_wrong_kinds(ReadOnlyFiles(), directory):
             if wrong.name in (QUARANTINE, TRAILS):
                 source.missing.append((wrong.name, wrong.reason))
-        placing = _Placing(directory, target, links=links, earlier=earlier)
-        for part in inventory.parts:
-            path = f"{directory}/{part.found_as or part.path}"
-            if part.found_as and not snapshot.files.find(path):
+        linker = _Linker(directory, target, links=links, earlier=earlier)
+        for stored in inventory.entries:
+            path = f"{directory}/{stored.found_as or stored.path}"
+            if stored.found_as and not snapshot.files.find(path):
                 snapshot.files.pin(os.path.dirname(path))
             if file := snapshot.files.find(path):
-                source.placed.append(placing.place(part, file))
-            elif not part.is_optional:
-                source.missing.append((part.path, _why_missing(directory, part.path)))
+                source.copies.append(linker.copy(stored, file))
+            elif not stored.is_optional:
+                source.missing.append((stored.path, _why_missing(directory, stored.path)))
         yield source
 
 
@@ -154,7 +154,7 @@ def _why_missing(directory: str, path: str) -> str:
     return "it is missing" if is_gone else found.not_a_file
 
 
-class _Placing:
+class _Linker:
     """Links files of the store in `source` into `target`, where possible."""
 
     def __init__(self, source: str, target: str, *, links: bool, earlier: Earlier | None) -> None:
@@ -164,32 +164,38 @@ class _Placing:
         self._earlier = earlier
         self._owner = owner_in(target)
 
-    def place(self, part: Part, file: PinnedFile) -> Placed:
+    def copy(self, stored: InventoryFile, file: PinnedFile) -> FileCopy:
         """Raises: OSError."""
         found = file.stat()
-        if part.is_sealed and self._may_read(found) and (linked := self._link(part, file, found)):
+        if (
+            stored.is_sealed
+            and self._may_read(found)
+            and (linked := self._link(stored, file, found))
+        ):
             file.release()
             return linked
-        size = file.size() if part.is_sealed else min(part.size, file.size())
-        return Placed(part, How.COPIED, size, found.st_mtime_ns, file)
+        size = file.size() if stored.is_sealed else min(stored.size, file.size())
+        return FileCopy(stored, How.COPIED, size, found.st_mtime_ns, file)
 
     def _may_read(self, found: os.stat_result) -> bool:
         """Tell whether the owner of a copy that root makes may read a file of this owner."""
         return os.geteuid() != ROOT or self._owner.uid in (ROOT, found.st_uid)
 
-    def _link(self, part: Part, file: PinnedFile, status: os.stat_result) -> Placed | None:
-        target = os.path.join(self._target, part.path)
+    def _link(
+        self, stored: InventoryFile, file: PinnedFile, status: os.stat_result
+    ) -> FileCopy | None:
+        target = os.path.join(self._target, stored.path)
         size, mtime_ns = status.st_size, status.st_mtime_ns
         if self._earlier and (
-            listed := self._earlier.find(part, status, file.read(0, _HEAD_BYTES))
+            listed := self._earlier.find(stored, status, file.read(0, _HEAD_BYTES))
         ):
             try:
-                os.link(os.path.join(self._earlier.directory, part.path), target)
+                os.link(os.path.join(self._earlier.directory, stored.path), target)
             except OSError as error:
                 if error.errno != errno.EMLINK:
                     raise
             else:
-                return Placed(part, How.EARLIER, size, mtime_ns, file, listed)
+                return FileCopy(stored, How.EARLIER, size, mtime_ns, file, listed)
         if not self._links:
             return None
         try:
@@ -201,4 +207,4 @@ class _Placing:
                 raise
             self._links = error.errno == errno.EMLINK
             return None
-        return Placed(part, How.LINKED, size, mtime_ns, file)
+        return FileCopy(stored, How.LINKED, size, mtime_ns, file)

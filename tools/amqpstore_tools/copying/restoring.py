@@ -85,7 +85,7 @@ def restore(
         owned = dataclasses.replace(options, owner=owner_in(directory))
         copied = copy_store(copy, new, owned, progress)
         keep_mode(new, directory)
-        return Restored(copied, take_place(new, directory, "before-restore"))
+        return Restored(copied, replace_store(new, directory, "before-restore"))
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ def _remove_work(path: str) -> None:
     os.rmdir(path)
 
 
-def take_place(new: str, directory: str, suffix: str) -> str:
+def replace_store(new: str, directory: str, suffix: str) -> str:
     """Replace the store in `directory` by a new, complete store. Returns where the old one is
     kept.
     """

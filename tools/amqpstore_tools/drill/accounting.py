@@ -34,8 +34,8 @@ def _held(queue: Queue) -> Iterator[tuple[int, int, int]]:
     """
     for run in (*queue.ready, *queue.quarantined):
         if run.first_id:
-            for place in range(run.count):
-                yield run.first_sequence + place, run.id_at(place), run.delivery_count
+            for index in range(run.count):
+                yield run.first_sequence + index, run.id_at(index), run.delivery_count
 
 
 def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
@@ -46,9 +46,9 @@ def _queue_faults(store: Store, files: Files) -> Iterator[Fault]:
         key = tables.INDEX.key(IndexKey(queue_id, number))
         entries = reader.entries(queue_id, state)
         live = [
-            (run.first_sequence + place, run.first_id + place, run.delivery_count)
+            (run.first_sequence + index, run.first_id + index, run.delivery_count)
             for run in live_runs(entries, state, 0, 1 << 64)
-            for place in range(run.count)
+            for index in range(run.count)
         ]
         if len(live) != state.live:
             yield (

@@ -54,7 +54,7 @@ class Key(NamedTuple):
 
     run: int
     publisher: int
-    place: int
+    number: int
 
 
 def body_of(key: Key) -> bytes:
@@ -84,7 +84,7 @@ def homes_of(key: Key) -> tuple[str, ...]:
 
 def transaction_of(key: Key) -> tuple[int, int] | None:
     """Return the transaction it was published in: the run and a number."""
-    return (key.run, key.place // _TRANSACTION) if key.publisher == TRANSACTED else None
+    return (key.run, key.number // _TRANSACTION) if key.publisher == TRANSACTED else None
 
 
 class Client(threading.Thread):
@@ -195,7 +195,8 @@ class Transactor(Client):
         connection.call(wire.TX_SELECT, b"", wire.TX_SELECT_OK)
         while True:
             keys = [
-                Key(self._run, TRANSACTED, len(self.sent) + place) for place in range(_TRANSACTION)
+                Key(self._run, TRANSACTED, len(self.sent) + number)
+                for number in range(_TRANSACTION)
             ]
             self.sent += keys
             connection.socket.sendall(
@@ -212,7 +213,7 @@ class _Coming:
     tag: int = 0
     is_redelivered: bool = False
     missing_bytes: int = 0
-    parts: list[bytes] = field(default_factory=list)
+    chunks: list[bytes] = field(default_factory=list)
 
 
 class Taker(Client):
@@ -237,7 +238,7 @@ class Taker(Client):
             for frame in self.frames(connection):
                 if self._is_whole(frame, coming):
                     self.taken += 1
-                    key = key_of(b"".join(coming.parts))
+                    key = key_of(b"".join(coming.chunks))
                     if key is not None and not coming.is_redelivered:
                         self.unflagged.add(key)
                     answer += self.answer(coming.tag, key)
@@ -263,11 +264,11 @@ class Taker(Client):
             coming.missing_bytes = int.from_bytes(
                 received[frame.payload + 4 : frame.payload + 12], "big"
             )
-            coming.parts = []
+            coming.chunks = []
         elif frame.kind == wire.BODY:
-            part = bytes(received[frame.payload : frame.end - 1])
-            coming.parts.append(part)
-            coming.missing_bytes -= len(part)
+            chunk = bytes(received[frame.payload : frame.end - 1])
+            coming.chunks.append(chunk)
+            coming.missing_bytes -= len(chunk)
         else:
             return False
         return coming.missing_bytes == 0
@@ -295,7 +296,7 @@ class Drainer(Taker):
         while left:
             for frame in self.frames(connection):
                 if self._is_whole(frame, coming):
-                    self.bodies.append((b"".join(coming.parts), coming.is_redelivered))
+                    self.bodies.append((b"".join(coming.chunks), coming.is_redelivered))
                     left -= 1
         all_of_them = struct.pack(">QB", coming.tag, _MULTIPLE)
         connection.socket.sendall(wire.method(CHANNEL, wire.BASIC_ACK, all_of_them))

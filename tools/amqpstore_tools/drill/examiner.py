@@ -192,11 +192,11 @@ def _taken(store: Store, queue: Queue) -> TakenMessages:
             break
         if isinstance(run, MessageDamagedError):
             continue
-        for place, message in enumerate(run.messages or ()):
+        for index, message in enumerate(run.messages or ()):
             envelope = message.envelope
             whole = (envelope.exchange, envelope.routing_key, envelope.properties, message.body)
             digest = digest_of(*whole)
-            taken.messages.append((run.first_sequence + place, run.id_at(place), digest))
+            taken.messages.append((run.first_sequence + index, run.id_at(index), digest))
     taken.damaged = queue.quarantined.count - before[0]
     taken.unreadable = queue.unreadable_count - before[1]
     return taken

@@ -193,12 +193,12 @@ class Explorer:
         self, files: MemoryFiles, number: int, operation: Operation
     ) -> Iterator[tuple[Image, RecoveredImage]]:
         rng = self._rng(number, "images")
-        for place, image in enumerate(crash_images(files, rng, self._images_an_operation)):
+        for index, image in enumerate(crash_images(files, rng, self._images_an_operation)):
             seen = number, image.files.digest()
             if seen in self._seen:
                 continue
             self._seen.add(seen)
-            recovered = self._prover.proven(image.files, self._rng(number, f"recovery {place}"))
+            recovered = self._prover.proven(image.files, self._rng(number, f"recovery {index}"))
             self._violated(recovered.faults, number, operation, image.description)
             self.result.images += 1
             yield image, recovered

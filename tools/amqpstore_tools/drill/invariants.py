@@ -83,7 +83,7 @@ def touched_files(promises: Promises, files: MemoryFiles) -> list[Fault]:
 
 def _queue_faults(name: str, promised: PromisedQueue, queue: ObservedQueue) -> Iterator[Fault]:
     seen: dict[str, Seen] = {}
-    last_place = -1
+    last_number = -1
     for message in queue.ready:
         what = f"{message.name} in {name}"
         entry = promised.entries.get(message.name)
@@ -94,9 +94,9 @@ def _queue_faults(name: str, promised: PromisedQueue, queue: ObservedQueue) -> I
             yield "I1", f"{what} is there twice"
             continue
         seen[message.name] = message
-        if entry.place < last_place:
+        if entry.number < last_number:
             yield "I6", f"{what} is behind a later message"
-        last_place = max(last_place, entry.place)
+        last_number = max(last_number, entry.number)
         yield from _message_faults(what, entry, message)
     for message_name, entry in promised.entries.items():
         must_be_there = entry.is_kept and entry.is_confirmed and not entry.may_be_gone

@@ -51,7 +51,7 @@ class Manual:
         self._examiner = examiner
         self._before = served_by(examiner.examine(_linked(whole, os.path.join(work, "manual"))))
         self._backup = os.path.join(work, "backup")
-        self._place = os.path.join(work, "manual")
+        self._directory = os.path.join(work, "manual")
         self._file = os.path.join(work, "manual.jsonl")
         copy_store(whole, self._backup, CopyOptions())
 
@@ -62,7 +62,7 @@ class Manual:
         damaged: then all that the whole store serves has to come out, and nothing else.
         """
         expected = self._before if intact is None else intact
-        directory = _linked(left, self._place)
+        directory = _linked(left, self._directory)
         is_sound = self._is_sound(directory)
         exported = self._exported(directory)
         if isinstance(exported, str):
@@ -118,7 +118,7 @@ class Manual:
 
     def _restored(self, damaged: str) -> Served | str:
         """Return the digests of what is served after the backup took the damaged store's place."""
-        directory = _linked(damaged, self._place)
+        directory = _linked(damaged, self._directory)
         if not os.path.exists(os.path.join(directory, MARKER)):
             # It is not a store any more, which a restore does not replace: move it away first.
             shutil.rmtree(directory)

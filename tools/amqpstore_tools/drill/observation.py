@@ -111,11 +111,11 @@ def _read(store: Store, run: Run, name: str, faults: list[tuple[str, str]]) -> l
                     message.envelope.properties,
                     message.body,
                 ),
-                run.first_sequence + got + place,
+                run.first_sequence + got + index,
                 run.delivery_count,
-                run.first_id + got + place,
+                run.first_id + got + index,
             )
-            for place, message in enumerate(messages)
+            for index, message in enumerate(messages)
         )
     return seen
 

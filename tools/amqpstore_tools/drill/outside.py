@@ -163,8 +163,8 @@ class Outside:
     ) -> None:
         number = self.next_number
         payloads = tuple(
-            Payload(EXCHANGE, f"{number}.{place}", b"\x10\x00\x02" if persistent else b"", body)
-            for place, body in enumerate(bodies)
+            Payload(EXCHANGE, f"{number}.{index}", b"\x10\x00\x02" if persistent else b"", body)
+            for index, body in enumerate(bodies)
         )
         self._ask(Deed.PUBLISH, tuple(queues), payloads=payloads, is_kept=persistent)
         messages = [
@@ -179,31 +179,31 @@ class Outside:
                 self._names_in_queues[name, sequence] = key
             run = self._queues[name].ready.last
             if run.first_id:
-                places = range(run.count - len(keys), run.count)
-                self._names.update(zip(map(run.id_at, places), keys, strict=True))
+                indexes = range(run.count - len(keys), run.count)
+                self._names.update(zip(map(run.id_at, indexes), keys, strict=True))
         self._promise_later(number)
 
     def spread(self, routed: Sequence[tuple[Sequence[str], bytes]]) -> None:
         """Publish messages in one call, each to queues of its own; all queues are durable."""
         numbers: list[int] = []
         messages: list[Message] = []
-        places: dict[str, list[int]] = {}
+        indexes: dict[str, list[int]] = {}
         for names, body in routed:
             payload = Payload(EXCHANGE, f"{self.next_number}.0", b"\x10\x00\x02", body)
             for name in names:
-                places.setdefault(name, []).append(len(messages))
+                indexes.setdefault(name, []).append(len(messages))
             envelope = Envelope(payload.exchange, payload.routing_key, payload.properties)
             messages.append(Message(envelope, body))
             numbers.append(self._ask(Deed.PUBLISH, tuple(names), payloads=(payload,)))
-        placements = [Placement(self._queues[name], indexes=at) for name, at in places.items()]
+        placements = [Placement(self._queues[name], indexes=at) for name, at in indexes.items()]
         self.store.enqueue(placements, messages)
-        for name in places:
+        for name in indexes:
             run = self._queues[name].ready.last
-            for place in range(run.count - len(places[name]), run.count):
+            for index in range(run.count - len(indexes[name]), run.count):
                 assert run.messages is not None  # they were just published
-                key = run.messages[place].envelope.routing_key
-                self._names_in_queues[name, run.first_sequence + place] = key
-                self._names[run.id_at(place)] = key
+                key = run.messages[index].envelope.routing_key
+                self._names_in_queues[name, run.first_sequence + index] = key
+                self._names[run.id_at(index)] = key
         for number in numbers:
             self._promise_later(number)
 
@@ -226,19 +226,19 @@ class Outside:
             message_name(
                 message.envelope.exchange,
                 message.envelope.routing_key,
-                run.id_at(place) if run.first_id else place,
+                run.id_at(index) if run.first_id else index,
             )
-            for place, message in enumerate(run.messages or ())
+            for index, message in enumerate(run.messages or ())
         )
         self._promise_later(self._ask(Deed.ACK if acked else Deed.TAKE, (name,), names))
         if not acked:
             self._unacked[name].append((run, names))
 
-    def ack(self, name: str, place: int = 0) -> None:
-        """Ack the run at `place` among the unacked runs of a queue, if any."""
-        if place >= len(self._unacked[name]):
+    def ack(self, name: str, index: int = 0) -> None:
+        """Ack the run at `index` among the unacked runs of a queue, if any."""
+        if index >= len(self._unacked[name]):
             return
-        run, names = self._unacked[name].pop(place)
+        run, names = self._unacked[name].pop(index)
         queue = self._queues.get(name)
         if queue is None:
             return
@@ -246,11 +246,11 @@ class Outside:
         self.store.ack(queue, run)
         self._promise_later(number)
 
-    def requeue(self, name: str, place: int = 0) -> None:
+    def requeue(self, name: str, index: int = 0) -> None:
         """Requeue an unacked run, if any."""
-        if place >= len(self._unacked[name]):
+        if index >= len(self._unacked[name]):
             return
-        run, _ = self._unacked[name].pop(place)
+        run, _ = self._unacked[name].pop(index)
         if queue := self._queues.get(name):
             self.store.requeue(queue, run)
 

@@ -88,7 +88,7 @@ def measure(directory: str) -> Syncs:
         os.fdatasync(descriptor)
         device = _device(descriptor, mounted(directory))
         before = _counted(device)
-        times = [_timed_sync(descriptor, place) for place in range(_SYNCS)]
+        times = [_timed_sync(descriptor, index) for index in range(_SYNCS)]
         after = _counted(device)
         return Syncs(
             _SYNCS,
@@ -120,8 +120,8 @@ def doubts(syncs: Syncs) -> Iterator[str]:
         yield f"{took}: no disk is that fast"
 
 
-def _timed_sync(descriptor: int, place: int) -> float:
-    os.pwrite(descriptor, os.urandom(_WRITE_BYTES), place * _WRITE_BYTES % _FILE_BYTES)
+def _timed_sync(descriptor: int, index: int) -> float:
+    os.pwrite(descriptor, os.urandom(_WRITE_BYTES), index * _WRITE_BYTES % _FILE_BYTES)
     began_s = time.perf_counter()
     os.fdatasync(descriptor)
     return time.perf_counter() - began_s
@@ -133,9 +133,9 @@ def _direct_s(path: str) -> float | None:
     with mmap.mmap(-1, _WRITE_BYTES) as page, contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
         try:
-            for place in range(_SYNCS // 4):
+            for index in range(_SYNCS // 4):
                 began_s = time.perf_counter()
-                os.pwrite(descriptor, page, place * _WRITE_BYTES)
+                os.pwrite(descriptor, page, index * _WRITE_BYTES)
                 times.append(time.perf_counter() - began_s)
         finally:
             os.close(descriptor)

@@ -100,19 +100,19 @@ def _chart(steps: Sequence[Step], title: str) -> str:
 
     def points(heights: Iterable[tuple[int, int]]) -> str:
         return " ".join(
-            f"{place * across:.1f},{_HEIGHT - 4 - height * (_HEIGHT - 8) / highest:.1f}"
-            for place, height in heights
+            f"{index * across:.1f},{_HEIGHT - 4 - height * (_HEIGHT - 8) / highest:.1f}"
+            for index, height in heights
         )
 
     def stairs(heights: Sequence[int]) -> list[tuple[int, int]]:
         # A value holds from its step up to the next: nothing lies between the two.
-        return [(place + end, height) for place, height in enumerate(heights) for end in (0, 1)]
+        return [(index + end, height) for index, height in enumerate(heights) for end in (0, 1)]
 
     upper = stairs([step.most for step in steps])
     lower = stairs([step.least for step in steps])
     marks = "".join(
-        f'<circle class="bad" cx="{(place + 0.5) * across:.1f}" cy="8" r="5"/>'
-        for place, step in enumerate(steps)
+        f'<circle class="bad" cx="{(index + 0.5) * across:.1f}" cy="8" r="5"/>'
+        for index, step in enumerate(steps)
         if step.is_violated
     )
     promised = points(stairs([step.promised for step in steps]))
@@ -129,7 +129,7 @@ def _chart(steps: Sequence[Step], title: str) -> str:
 
 def _rows(timeline: Sequence[Step]) -> Iterator[str]:
     # Violations are never left out.
-    shown = [step for place, step in enumerate(timeline) if place < _MAX_ROWS or step.is_violated]
+    shown = [step for index, step in enumerate(timeline) if index < _MAX_ROWS or step.is_violated]
     left_out = len(timeline) - len(shown)
     yield f"<details><summary>{len(shown)} steps"
     yield f" ({left_out} more are in the JSON file)" if left_out else ""

@@ -21,7 +21,7 @@ class PromisedMessage:
     counted as `asked` and as durable (`promised`).
     """
 
-    place: int
+    number: int
     payload: Payload
     publish: int
     is_kept: bool
@@ -65,7 +65,7 @@ class Promises:
             queues[name] = PromisedQueue(is_kept=True, must_be_there=True)
             queues[name].entries = {
                 seen.name: PromisedMessage(
-                    place,
+                    number,
                     seen.payload,
                     publish=0,
                     is_kept=True,
@@ -73,7 +73,7 @@ class Promises:
                     deliveries_asked=seen.delivery_count,
                     deliveries_promised=seen.delivery_count,
                 )
-                for place, seen in enumerate(queue.ready)
+                for number, seen in enumerate(queue.ready)
             }
         return cls(queues)
 
@@ -124,9 +124,9 @@ class Promises:
     def _published(self, promised: PromisedQueue, asked: Asked) -> None:
         is_kept = asked.is_kept and promised.is_kept
         for payload in asked.payloads:
-            place = len(promised.entries)
+            number = len(promised.entries)
             promised.entries[payload.routing_key] = PromisedMessage(
-                place, payload, asked.number, is_kept
+                number, payload, asked.number, is_kept
             )
 
     def _promised(self, asked: Asked) -> None:

@@ -144,12 +144,12 @@ class Prover:
         right after them: the flag says which it is.
         """
         disk = files.fork()
-        places = range(len(operations))
+        indexes = range(len(operations))
         limit = self._cuts_in_recovery
-        drawn = set(places if limit is None else rng.sample(places, min(limit, len(places))))
-        for place, operation in enumerate(operations):
+        drawn = set(indexes if limit is None else rng.sample(indexes, min(limit, len(indexes))))
+        for index, operation in enumerate(operations):
             disk.redo(operation)
-            if place in drawn:
+            if index in drawn:
                 yield from ((f"at {operation}", image, False) for image in self._images(disk, rng))
         yield from (("when open", image, True) for image in self._images(disk, rng))
 

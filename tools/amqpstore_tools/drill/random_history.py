@@ -112,11 +112,11 @@ def _do_to_queue(outside: Outside, step: str, rng: random.Random) -> None:
             outside.take(name, rng.randint(1, 5), acked=rng.random() < 0.2)
     elif count := outside.unacked_count(name):
         # Not always in the order in which they were taken.
-        place = rng.randrange(count)
+        index = rng.randrange(count)
         if step == "ack":
-            outside.ack(name, place)
+            outside.ack(name, index)
         else:
-            outside.requeue(name, place)
+            outside.requeue(name, index)
 
 
 def _publish_fast_and_slow(outside: Outside, rng: random.Random) -> None:

@@ -46,7 +46,7 @@ class DrillSettings:
     data: str | None = None
     operations: int | None = None
     rounds: int | None = None
-    part: int | None = None
+    share: int | None = None
 
 
 class DrillRun:

@@ -24,16 +24,16 @@ _OPTIONS = Options(
 )
 
 
-def body_of(seed: str, batch: int, place: int) -> bytes:
+def body_of(seed: str, batch: int, index: int) -> bytes:
     """Return a body that contains its place, and can be made again from it."""
-    rng = random.Random(f"{seed} {batch} {place}")  # noqa: S311 (no secret)
-    return b"%d.%d " % (batch, place) + rng.randbytes(rng.choice([0, 100, 3000]))
+    rng = random.Random(f"{seed} {batch} {index}")  # noqa: S311 (no secret)
+    return b"%d.%d " % (batch, index) + rng.randbytes(rng.choice([0, 100, 3000]))
 
 
 def indexes_of(body: bytes) -> tuple[int, int] | None:
     """Return the batch and the place in a body; None if it has none."""
-    batch, _, place = body.partition(b" ")[0].partition(b".")
-    return (int(batch), int(place)) if batch.isdigit() and place.isdigit() else None
+    batch, _, index = body.partition(b" ")[0].partition(b".")
+    return (int(batch), int(index)) if batch.isdigit() and index.isdigit() else None
 
 
 def work(directory: str, seed: str) -> None:
@@ -43,7 +43,7 @@ def work(directory: str, seed: str) -> None:
     envelope = Envelope("", "drill", b"\x10\x00\x02")
     batch = 0
     while True:
-        bodies = [body_of(seed, batch, place) for place in range(MESSAGES)]
+        bodies = [body_of(seed, batch, index) for index in range(MESSAGES)]
         store.publish(queues, [Message(envelope, body) for body in bodies])
         store.sync()
         _tell("published", batch)

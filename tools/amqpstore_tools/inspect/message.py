@@ -328,11 +328,11 @@ def _show_provenance(provenance: Facts) -> None:
             vhost = shown(step["vhost"] if step["vhost"] is not None else "-", 20)
             rows.add_row(when(step["at_ms"]), what, vhost, queue, str(step["sequence"]))
         out.print(rows)
-        for place in trail["now_in"]:
-            if holder := place.get("held_by"):
+        for position in trail["now_in"]:
+            if holder := position.get("held_by"):
                 to = f"consumer {holder['consumer_tag']}" if holder["consumer_tag"] else "basic.get"
                 out.print(
-                    f"  not acked in {shown(place['queue'])}: {shown(to)} of user "
+                    f"  not acked in {shown(position['queue'])}: {shown(to)} of user "
                     f"{shown(holder['user'])}, {shown(holder['connection'])} ({holder['channel']})"
                 )
         for death in trail.get("deaths", []):

@@ -48,7 +48,7 @@ SIZES = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1 << 20, 16 << 20)
 AGES_MS = (60_000, 3_600_000, 86_400_000, 7 * 86_400_000, 30 * 86_400_000)
 """Bounds of the age classes of live bytes."""
 
-_PARTS = (SEGMENTS, INDEX, CATALOG, QUARANTINE, TRANSIENT, TRAILS, RESERVE, "reports")
+_ENTRIES = (SEGMENTS, INDEX, CATALOG, QUARANTINE, TRANSIENT, TRAILS, RESERVE, "reports")
 _MIN_BAR, _MAX_BAR = 12, 60
 
 
@@ -72,8 +72,8 @@ class PublishTimes:
         """
         if message_id is None or not self._times:
             return None
-        place = bisect_right(self._times, (message_id, 1 << 64)) - 1
-        return self._times[max(place, 0)][1]
+        index = bisect_right(self._times, (message_id, 1 << 64)) - 1
+        return self._times[max(index, 0)][1]
 
 
 class SizeStatistics:
@@ -141,8 +141,8 @@ def facts(image: StoreImage, sizes: SizeStatistics, times: PublishTimes) -> Fact
         "delivered": sizes.delivered,
         "message_bytes": sizes.bytes,
         "messages_by_size": [
-            {"to_bytes": bound, "messages": sizes.by_size[place]}
-            for place, bound in enumerate([*SIZES, None])
+            {"to_bytes": bound, "messages": sizes.by_size[index]}
+            for index, bound in enumerate([*SIZES, None])
         ],
         "largest_messages": [
             {**message, "published_ms": times.of(message["id"])} for message in sizes.largest()
@@ -169,7 +169,7 @@ def _disk(directory: str) -> dict[str, int]:
     """Return the bytes that each part of the data directory takes on the disk, as `du` counts
     them.
     """
-    found = {part: sum(_allocated(os.path.join(directory, part))) for part in _PARTS}
+    found = {part: sum(_allocated(os.path.join(directory, part))) for part in _ENTRIES}
     return {part: count for part, count in found.items() if count}
 
 

@@ -37,11 +37,11 @@ _MAX_STARTS = 4 << 20
 """Messages of which it is known where their records start: 16 bytes each."""
 
 _LENGTH = struct.Struct(">I")
-_LENGTH_PLACE = 20
+_LENGTH_OFFSET = 20
 """The offset of the length of a record's payload in its header."""
 
 _MESSAGE = int(Kind.MESSAGE)
-_KIND_PLACE = 4
+_KIND_OFFSET = 4
 
 
 class Contents(NamedTuple):
@@ -68,19 +68,19 @@ class BulkReader:
 
     def read(self, ids: array[int]) -> Iterator[Contents]:
         """Yield the contents of messages of ascending ids, in parts."""
-        place = 0
-        while place < len(ids):
-            first_id = ids[place]
+        index = 0
+        while index < len(ids):
+            first_id = ids[index]
             at = bisect_right(self._segments, first_id, key=attrgetter("first_id")) - 1
             if at >= 0 and first_id < self._segments[at].end_id:
-                stop = bisect_left(ids, self._segments[at].end_id, place)
-                yield from self._reader(at).read(ids[place:stop])
+                stop = bisect_left(ids, self._segments[at].end_id, index)
+                yield from self._reader(at).read(ids[index:stop])
             else:
                 behind = self._segments[at + 1 : at + 2]
-                stop = bisect_left(ids, behind[0].first_id, place) if behind else len(ids)
-                missing = stop - place
+                stop = bisect_left(ids, behind[0].first_id, index) if behind else len(ids)
+                missing = stop - index
                 yield Contents([""] * missing, [""] * missing, [b""] * missing, [None] * missing)
-            place = stop
+            index = stop
 
     def _reader(self, at: int) -> SegmentColumnReader:
         if at not in self._readers:
@@ -121,7 +121,7 @@ class SegmentColumnReader:
             self._starts = _starts(self._segment, self._seed)
             # Once, as it takes as long as the segment has messages.
             self._starts[1].extend([self._segment.size] * 2)
-        offsets, ends = _places(ids, *self._starts)
+        offsets, ends = _bounds(ids, *self._starts)
         is_dense = ends[-1] - offsets[0] < _SPARSE_BYTES * len(ids)
         read = self._read_range if is_dense else self._read_each
         # How many bytes are read up to the end of each record.
@@ -130,10 +130,10 @@ class SegmentColumnReader:
         while start < len(ids):
             read_from = offsets[start] if is_dense else read_from
             stop = max(bisect_right(read_to, read_from + _READ_BYTES, start), start + 1)
-            content, places = read(offsets[start:stop], ends[start:stop])
+            content, indexes = read(offsets[start:stop], ends[start:stop])
             done = start
             while done < stop:
-                done += yield from self._sound(ids[done:stop], content, places[done - start :])
+                done += yield from self._sound(ids[done:stop], content, indexes[done - start :])
                 if done < stop:
                     yield self._read_alone(ids[done])
                     done += 1
@@ -154,19 +154,19 @@ class SegmentColumnReader:
                 )
             except (OSError, MemoryError):
                 break
-            *records, end = _places_by_length(content)
+            *records, end = _starts_by_length(content)
             if end > len(content) and records:
                 end = records.pop()
             if not records:
                 break
-            places = [place for place in records if content[place + _KIND_PLACE] == _MESSAGE]
-            if len(places) > len(ids) - done:
-                end = places[len(ids) - done]
-                del places[len(ids) - done :]
-            part = ids[done : done + len(places)]
-            read = yield from self._sound(part, content, places)
+            indexes = [index for index in records if content[index + _KIND_OFFSET] == _MESSAGE]
+            if len(indexes) > len(ids) - done:
+                end = indexes[len(ids) - done]
+                del indexes[len(ids) - done :]
+            part = ids[done : done + len(indexes)]
+            read = yield from self._sound(part, content, indexes)
             done += read
-            if read < len(places):
+            if read < len(indexes):
                 break
             self._next += end
         return done
@@ -176,28 +176,28 @@ class SegmentColumnReader:
         if it cannot be read.
         """
         start = offsets[0]
-        places = [offset - start for offset in offsets]
+        indexes = [offset - start for offset in offsets]
         try:
-            return self._segment.file().read(start, ends[-1] - start), places
+            return self._segment.file().read(start, ends[-1] - start), indexes
         except (OSError, MemoryError):
-            return b"", places
+            return b"", indexes
 
     def _read_each(self, offsets: array[int], ends: array[int]) -> tuple[bytes, list[int]]:
         """Return the records, read one by one, and where each starts; zeros for one that cannot be
         read.
         """
         sizes = list(map(sub, ends, offsets))
-        places = list(accumulate(sizes, initial=0))[:-1]
+        indexes = list(accumulate(sizes, initial=0))[:-1]
         try:
             file = self._segment.file()
             records = list(map(file.read, offsets, sizes))
         except (OSError, MemoryError):
             records = list(map(self._read_record, offsets, sizes))
         content = b"".join(records)
-        if len(content) < places[-1] + sizes[-1]:
+        if len(content) < indexes[-1] + sizes[-1]:
             # The file has become shorter.
             content = b"".join(map(bytes.ljust, records, sizes, repeat(b"\0")))
-        return content, places
+        return content, indexes
 
     def _read_record(self, offset: int, size: int) -> bytes:
         try:
@@ -206,7 +206,7 @@ class SegmentColumnReader:
             return bytes(size)
 
     def _sound(
-        self, ids: Sequence[int], content: bytes, places: Sequence[int]
+        self, ids: Sequence[int], content: bytes, indexes: Sequence[int]
     ) -> Generator[Contents, None, int]:
         """Yield messages whose records start at places of what was read, up to one that is not
         sound. Returns how many there were.
@@ -214,7 +214,7 @@ class SegmentColumnReader:
         done = 0
         while done < len(ids):
             part = Contents([], [], [], [])
-            decompressed_bytes = self._add_sound(ids[done:], content, places[done:], part)
+            decompressed_bytes = self._add_sound(ids[done:], content, indexes[done:], part)
             if part.bodies:
                 yield part
             done += len(part.bodies)
@@ -223,7 +223,7 @@ class SegmentColumnReader:
         return done
 
     def _add_sound(
-        self, ids: Sequence[int], content: bytes, places: Sequence[int], to: Contents
+        self, ids: Sequence[int], content: bytes, indexes: Sequence[int], to: Contents
     ) -> int:
         """Add messages up to one that is not sound, or until many bytes were decompressed: a few
         bytes of zstd may expand to any number. Returns how many bytes were decompressed.
@@ -233,7 +233,7 @@ class SegmentColumnReader:
         exchanges, routing_keys, properties, bodies = to
         decompressed_bytes = 0
         try:
-            for message_id, at in zip(ids, places, strict=True):
+            for message_id, at in zip(ids, indexes, strict=True):
                 magic, kind, flags, _, found_id, of, size, checksum, payload_checksum = unpack(
                     content, at
                 )
@@ -279,7 +279,7 @@ class SegmentColumnReader:
         )
 
 
-def _places(
+def _bounds(
     ids: array[int], known: array[int], bounds: array[int]
 ) -> tuple[array[int], array[int]]:
     """Return where the records of messages start, and where each ends at the latest.
@@ -342,16 +342,16 @@ def _starts(segment: Segment, seed: int) -> tuple[array[int], array[int]]:
     return ids, offsets
 
 
-def _places_by_length(content: bytes) -> list[int]:
+def _starts_by_length(content: bytes) -> list[int]:
     """Return where records start, and where the last one ends, if the lengths in them are right."""
-    places = []
-    place = 0
+    indexes = []
+    index = 0
     unpack, end = _LENGTH.unpack_from, len(content) - HEADER.size
-    while place <= end:
-        places.append(place)
-        place += HEADER.size + unpack(content, place + _LENGTH_PLACE)[0]
-    places.append(place)
-    return places
+    while index <= end:
+        indexes.append(index)
+        index += HEADER.size + unpack(content, index + _LENGTH_OFFSET)[0]
+    indexes.append(index)
+    return indexes
 
 
 def _add_starts_behind(

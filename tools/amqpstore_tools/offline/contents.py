@@ -145,7 +145,7 @@ def plain(value: Any) -> Any:
     result: list[Any] = [None]
     todo: list[tuple[Any, Any, Any]] = [(value, result, 0)]
     while todo:
-        item, parent, place = todo.pop()
+        item, parent, index = todo.pop()
         made: Any
         if isinstance(item, dict):
             made = {}
@@ -156,7 +156,7 @@ def plain(value: Any) -> Any:
             todo += [(two, made, number) for number, two in enumerate(item)]
         else:
             made = _plain_value(item)
-        parent[place] = made
+        parent[index] = made
     return result[0]
 
 

@@ -308,8 +308,8 @@ class StoreImage:
         for queue in self.queues:
             for columns in queue.columns():
                 if columns.ids[0] <= message_id <= columns.ids[-1] and message_id in columns.ids:
-                    place = columns.ids.index(message_id)
-                    found.append(Holder(queue, Entry(*(column[place] for column in columns[:6]))))
+                    index = columns.ids.index(message_id)
+                    found.append(Holder(queue, Entry(*(column[index] for column in columns[:6]))))
         return found
 
     def log_segments(self) -> list[SegmentImage]:

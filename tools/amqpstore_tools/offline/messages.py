@@ -19,8 +19,8 @@ def by_range(segments: Sequence[SegmentImage]) -> SegmentOf:
     readable = [one for one in segments if one.first_id < one.end_id and one.size]
 
     def find(message_id: int) -> SegmentImage | None:
-        place = bisect_right(readable, message_id, key=attrgetter("first_id")) - 1
-        segment = readable[place] if place >= 0 else None
+        index = bisect_right(readable, message_id, key=attrgetter("first_id")) - 1
+        segment = readable[index] if index >= 0 else None
         return segment if segment and message_id < segment.end_id else None
 
     return find

@@ -154,8 +154,8 @@ class QueueImage:
             start = 0
             sequences = block.sequences
             # The range before may reach into it.
-            place = max(bisect_left(self._purged, (sequences[0], 0)) - 1, 0)
-            for first, end in self._purged[place:]:
+            index = max(bisect_left(self._purged, (sequences[0], 0)) - 1, 0)
+            for first, end in self._purged[index:]:
                 if first > sequences[-1]:
                     break
                 if kept := bisect_left(sequences, first, start) - start:

@@ -200,9 +200,9 @@ class RecordScanner(ABC):
             if self._base + len(self._content) < self._end:
                 self._content = self._read(offset, self._end - offset)
                 self._base = offset
-            place = offset - self._base + 1
+            at = offset - self._base + 1
             end = self._base + self._search.next_record(
-                self._content, place, self._segment, self._seed
+                self._content, at, self._segment, self._seed
             )
         else:
             end = self._base + gap.end

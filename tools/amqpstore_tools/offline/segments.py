@@ -136,8 +136,8 @@ class SegmentImage:
 
     def offset_before(self, message_id: int) -> int:
         """Return where a record starts at or before that of a message."""
-        place = bisect_right(self.table_ids, message_id) - 1
-        return self.table_offsets[place] if place >= 0 else 0
+        index = bisect_right(self.table_ids, message_id) - 1
+        return self.table_offsets[index] if index >= 0 else 0
 
 
 @dataclass

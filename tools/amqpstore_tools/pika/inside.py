@@ -85,14 +85,14 @@ class Outgoing(NamedTuple):
 
 def make_known(*replies: type[Method]) -> None:
     """Make pika decode these methods."""
-    table = _part(spec, "methods")
+    table = _private(spec, "methods")
     for reply in replies:
         table[reply.INDEX] = reply
 
 
 def keep_properties() -> None:
     """Make pika return received messages with `KeptProperties`, in the whole process."""
-    _part(spec, "props")[pika.BasicProperties.INDEX] = KeptProperties
+    _private(spec, "props")[pika.BasicProperties.INDEX] = KeptProperties
 
 
 def call(channel: BlockingChannel, request: Method, reply: type[_Reply]) -> _Reply:
@@ -101,8 +101,8 @@ def call(channel: BlockingChannel, request: Method, reply: type[_Reply]) -> _Rep
     Raises: ChannelClosedByBroker when the server refuses it, and whatever else pika raises when
     the channel or the connection is lost.
     """
-    rpc = _part(_part(channel, "_impl"), "_rpc")
-    wait = _part(channel, "_flush_output")
+    rpc = _private(_private(channel, "_impl"), "_rpc")
+    wait = _private(channel, "_flush_output")
     received: list[_Reply] = []
     rpc(request, lambda frame: received.append(frame.method), [reply])
     wait(lambda: bool(received))
@@ -118,8 +118,8 @@ def publish(channel: BlockingChannel, messages: Iterable[Outgoing]) -> None:
     otherwise. For a channel in a transaction; in confirm mode this would not wait for confirms.
     Raises: whatever pika raises when the channel or the connection is lost.
     """
-    send = _part(_part(channel, "_impl"), "basic_publish")
-    flush = _part(channel, "_flush_output")
+    send = _private(_private(channel, "_impl"), "basic_publish")
+    flush = _private(channel, "_flush_output")
     some = iter(messages)
     while batch := list(islice(some, _FLUSHED)):
         for one in batch:
@@ -132,9 +132,9 @@ def require(channel: BlockingChannel, capability: str) -> None:
 
     Raises: ExtensionMissingError when it did not.
     """
-    connection = _part(_part(channel, "_impl"), "connection")
-    if (_part(connection, "server_capabilities") or {}).get(capability) is not True:
-        properties = _part(connection, "server_properties") or {}
+    connection = _private(_private(channel, "_impl"), "connection")
+    if (_private(connection, "server_capabilities") or {}).get(capability) is not True:
+        properties = _private(connection, "server_properties") or {}
         name = f"{properties.get('product', 'unknown')} {properties.get('version', '')}".rstrip()
         raise ExtensionMissingError(capability, name)
 
@@ -150,8 +150,8 @@ def sending_instead(
 
     Raises: PikaChangedError when nothing was replaced.
     """
-    channel_object = _part(channel, "_impl")
-    send = _part(channel_object, "_send_method")
+    channel_object = _private(channel, "_impl")
+    send = _private(channel_object, "_send_method")
     exchanged = False
 
     def send_instead(method: Method, content: object = None) -> None:
@@ -170,7 +170,7 @@ def sending_instead(
         raise PikaChangedError(pika.__version__, f"{kind.NAME} sent by Channel._send_method")
 
 
-def _part(owner: object, name: str) -> Any:
+def _private(owner: object, name: str) -> Any:
     """Return a private attribute of pika's."""
     try:
         return getattr(owner, name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 _LARGEST_FORMAT_ID = 2**32 - 1
-_LONGEST_PART_BYTES = 64
+_MAX_ID_BYTES = 64
 _FORMAT_ID = struct.Struct(">I")
 
 
@@ -32,9 +32,9 @@ class Xid:
     def __post_init__(self) -> None:
         if not 0 <= self.format_id <= _LARGEST_FORMAT_ID:
             raise ValueError(f"format-id {self.format_id} is not within 0 to {_LARGEST_FORMAT_ID}")
-        if not 1 <= len(self.global_id) <= _LONGEST_PART_BYTES:
+        if not 1 <= len(self.global_id) <= _MAX_ID_BYTES:
             raise ValueError(f"global-id has {len(self.global_id)} octets, not 1 to 64")
-        if len(self.branch_id) > _LONGEST_PART_BYTES:
+        if len(self.branch_id) > _MAX_ID_BYTES:
             raise ValueError(f"branch-id has {len(self.branch_id)} octets, not 0 to 64")
 
     @classmethod

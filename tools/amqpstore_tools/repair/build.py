@@ -208,9 +208,9 @@ class Builder:
                     if found.number not in ranges:
                         continue
                     content = read_around(file, found.offset, found.end - found.offset)
-                    place = found.payload_offset - found.offset
-                    moved = found._replace(offset=0, payload_offset=place, end=len(content))
-                    yield found.number, logical_bytes(content, moved), content[place:], found.flags
+                    index = found.payload_offset - found.offset
+                    moved = found._replace(offset=0, payload_offset=index, end=len(content))
+                    yield found.number, logical_bytes(content, moved), content[index:], found.flags
         finally:
             file.close()
 
@@ -285,7 +285,7 @@ class Builder:
                 len(entries.ids),
                 entries.sequences[0],
                 entries.sequences[-1] + 1,
-                delivered={place: times for place, times in enumerate(counts) if times},
+                delivered={index: times for index, times in enumerate(counts) if times},
                 expires_ms=earliest(entries.expires_ms),
             )
             self._changes.append(tables.INDEX.put(IndexKey(queue.id, state.number), state))

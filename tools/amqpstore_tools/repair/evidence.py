@@ -22,10 +22,10 @@ class Accounted:
 
     def references(self, message_id: int) -> int | None:
         """Return how many queues held a message; None if unknown."""
-        place = bisect_right(self._accounts, message_id, key=attrgetter("first_id")) - 1
-        if place < 0 or message_id >= self._accounts[place].end_id:
+        index = bisect_right(self._accounts, message_id, key=attrgetter("first_id")) - 1
+        if index < 0 or message_id >= self._accounts[index].end_id:
             return None
-        account = self._accounts[place]
+        account = self._accounts[index]
         if account.ids is None:
             return account.references[message_id - account.first_id] if account.references else 1
         at = account.ids.find(message_id)

@@ -277,7 +277,7 @@ def _segment(
     # The first batch begins with the segment's header, which is before any noted end.
     while noted is not None and batches and batches[-1].end > noted and not batches[-1].is_whole:
         _drop_last(segment, noted)
-    _leave_out_unread(segment)
+    _remove_unread(segment)
     segment.is_sound = _is_sound(segment, facts.store_id)
     return segment
 
@@ -310,24 +310,24 @@ def _drop_last(segment: SegmentFacts, least: int = 0) -> None:
     scanned.gaps = [gap for gap in scanned.gaps if gap.offset < end]
     scanned.unread = [one for one in scanned.unread if one.offset < end]
     highest = max((stop for batch in scanned.batches for _, stop in batch.messages), default=0)
-    for place, run in enumerate(scanned.runs):
+    for index, run in enumerate(scanned.runs):
         if run.end_id > highest:
             count = max(highest - run.first_id, 0)
-            scanned.runs[place] = run._replace(sizes=run.sizes[:count])
+            scanned.runs[index] = run._replace(sizes=run.sizes[:count])
     scanned.runs = [run for run in scanned.runs if run.sizes]
 
 
-def _leave_out_unread(segment: SegmentFacts) -> None:
+def _remove_unread(segment: SegmentFacts) -> None:
     """Remove messages that cannot be read from the runs."""
     for unread in segment.scanned.unread:
-        for place, run in enumerate(segment.runs):
+        for index, run in enumerate(segment.runs):
             if run.first_id <= unread.message_id < run.end_id:
                 count = unread.message_id - run.first_id
                 parts = [
                     run._replace(sizes=run.sizes[:count]),
                     Ids(unread.message_id + 1, unread.offset + 1, run.sizes[count + 1 :]),
                 ]
-                segment.runs[place : place + 1] = [part for part in parts if part.sizes]
+                segment.runs[index : index + 1] = [part for part in parts if part.sizes]
                 break
 
 

@@ -43,13 +43,13 @@ class Homes:
     def pieces(self, first_id: int, end_id: int) -> Iterator[_Piece]:
         """Yield the pieces of a range of ids, in order."""
         pieces = self._pieces
-        place = max(bisect_right(pieces, first_id, key=_FIRST) - 1, 0)
-        while place < len(pieces) and pieces[place][0] < end_id:
-            first, end, segment, sizes = pieces[place]
+        index = max(bisect_right(pieces, first_id, key=_FIRST) - 1, 0)
+        while index < len(pieces) and pieces[index][0] < end_id:
+            first, end, segment, sizes = pieces[index]
             start, stop = max(first, first_id), min(end, end_id)
             if start < stop:
                 yield start, stop, segment, sizes[start - first : stop - first]
-            place += 1
+            index += 1
 
     def sizes(self, first_id: int, count: int) -> array[int]:
         """Return the sizes of messages, all of which exist."""

@@ -112,7 +112,7 @@ class Repair:
         before that, it is called `quarantine.aside`, which a check names as an unknown file.
         """
         quarantine = os.path.dirname(self.path)
-        aside = self._place(_ASIDE)
+        aside = self._stored_path(_ASIDE)
         if is_other := os.path.lexists(quarantine) and not os.path.isdir(quarantine):
             os.rename(quarantine, aside)
         OsFiles().make_directory(os.path.join(self.path, NEW))
@@ -143,19 +143,19 @@ class Repair:
             old = self._path(OLD, name)
             # What is in `old/` was moved before a crash, and what has its name by now is new.
             if not os.path.lexists(old):
-                self._move(self._place(name), old)
+                self._move(self._stored_path(name), old)
             # Durable before any other file is moved: no broker may open what a crash leaves half
             # moved.
             if name == MARKER:
                 self._sync()
         self._forget_lock()
         for name in journal.directories:
-            ownership.make_directories(self._place(name))
+            ownership.make_directories(self._stored_path(name))
         for name in sorted(journal.puts, key=lambda name: name == MARKER):
             # All else is durable before the directory is a store again.
             if name == MARKER:
                 self._sync()
-            self._move(self._path(NEW, name), self._place(name))
+            self._move(self._path(NEW, name), self._stored_path(name))
         # Before the journal says that all is done: it would not be looked at again.
         self._sync()
         self.set_state(State.APPLIED)
@@ -169,7 +169,7 @@ class Repair:
             # The file in its place is the old one as long as that is not in `old/`.
             is_in = name not in moved or os.path.lexists(self._path(OLD, name))
             if not os.path.lexists(new) and is_in:
-                self._move(self._place(name), new)
+                self._move(self._stored_path(name), new)
             # As in `go_on`: from here until the old marker is back no broker opens the directory.
             if name == MARKER:
                 self._sync()
@@ -177,14 +177,14 @@ class Repair:
         # Before the rest: something else may have had the name of one of them.
         for name in sorted(journal.directories, reverse=True):
             with contextlib.suppress(OSError):
-                os.rmdir(self._place(name))
+                os.rmdir(self._stored_path(name))
         if os.path.lexists(self._path(OLD, LOCK)):
             with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-                os.unlink(self._place(LOCK))
+                os.unlink(self._stored_path(LOCK))
         for name in sorted(journal.moves, key=lambda name: name == MARKER):
             if name == MARKER:
                 self._sync()
-            self._move(self._path(OLD, name), self._place(name))
+            self._move(self._path(OLD, name), self._stored_path(name))
         self._sync()
 
     def remove(self) -> None:
@@ -192,22 +192,22 @@ class Repair:
 
         Only for a repair that was not begun, or that is undone.
         """
-        replaced, aside = self._path(OLD, QUARANTINE), self._place(_ASIDE)
+        replaced, aside = self._path(OLD, QUARANTINE), self._stored_path(_ASIDE)
         if os.path.lexists(replaced) and not os.path.isdir(replaced):
             os.rename(replaced, aside)
         for name in (NEW, OLD, "trial"):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
         shutil.rmtree(self.path)
         remove_empty_quarantine(self.directory)
-        if os.path.lexists(aside) and not os.path.lexists(self._place(QUARANTINE)):
-            os.rename(aside, self._place(QUARANTINE))
+        if os.path.lexists(aside) and not os.path.lexists(self._stored_path(QUARANTINE)):
+            os.rename(aside, self._stored_path(QUARANTINE))
 
     def _begun(self) -> Journal:
         if self.journal is None:
             raise ValueError(f"{self.path} has no journal")
         return self.journal
 
-    def _place(self, name: str) -> str:
+    def _stored_path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
     def _path(self, part: str, name: str) -> str:

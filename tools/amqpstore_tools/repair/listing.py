@@ -25,7 +25,7 @@ size in bytes, and the SHA-256 of the content: for a file with gaps of zeros, as
 that of the rest, and of its places.
 """
 
-_NO_PART = {KEPT, LOCK, RESERVE, TRANSIENT, "reports", f"{CATALOG}/lock.mdb"}
+_IGNORED = {KEPT, LOCK, RESERVE, TRANSIENT, "reports", f"{CATALOG}/lock.mdb"}
 """Files that a repair neither reads nor changes; their content means nothing to the store."""
 
 _CHUNK_BYTES = 1 << 20
@@ -75,7 +75,7 @@ def differences(before: Listing, after: Listing) -> list[str]:
 def _names(directory: str, prefix: str) -> Iterator[str]:
     for name in sorted(os.listdir(os.path.join(directory, prefix))):
         full = f"{prefix}{name}"
-        if full in _NO_PART or (prefix == f"{QUARANTINE}/" and repair_number(name)):
+        if full in _IGNORED or (prefix == f"{QUARANTINE}/" and repair_number(name)):
             continue
         if full != QUARANTINE:
             # Its existence means nothing: its content does.

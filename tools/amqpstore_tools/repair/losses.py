@@ -8,11 +8,11 @@ from amqpstore.catalog import tables
 from amqpstore.system.filenames import is_compacted
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 
-Place = tuple[int, int]
+SegmentOffset = tuple[int, int]
 """A segment's number, and an offset in it."""
 
 
-def last_loss(facts: Facts, start: Place) -> Place | None:
+def last_loss(facts: Facts, start: SegmentOffset) -> SegmentOffset | None:
     """Return the last place in the log where a TRANSACTION is missing; None if there is none.
 
     Messages that were in a queue by then may have been acked there.
@@ -21,7 +21,7 @@ def last_loss(facts: Facts, start: Place) -> Place | None:
     read = [_best(files) for number, files in facts.log_files() if number >= start[0]]
     ends = tables.SEGMENT_ENDS.read(facts.rows.__getitem__) if facts.rows is not None else {}
     wanted = start[0]
-    loss: Place | None = None
+    loss: SegmentOffset | None = None
     lsn = 0
     for segment in read:
         if segment.number != wanted and wanted:

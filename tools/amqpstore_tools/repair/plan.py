@@ -209,8 +209,8 @@ def read_plan(path: str) -> RepairPlan:
 
 
 def _in_order(found: Sequence[Finding]) -> list[Finding]:
-    places = {code: place for place, code in enumerate(CODES)}
-    return sorted(found, key=lambda one: places[one.code])
+    indexes = {code: index for index, code in enumerate(CODES)}
+    return sorted(found, key=lambda one: indexes[one.code])
 
 
 def _step(finding: Finding) -> dict[str, Any]:
@@ -261,10 +261,10 @@ def _tell_of_queues(plan: RepairPlan, truth: Truth, checked: Checked) -> None:
     plan.is_log_lost = truth.is_log_lost
     plan.missing_messages = truth.shortfall.lost
     told_lost = {
-        (one.queue_id, one.message_id + place)
+        (one.queue_id, one.message_id + index)
         for one in checked.findings
         if one.code == "message-lost"
-        for place in range(one.messages)
+        for index in range(one.messages)
     }
     for queue in truth.queues.values():
         name = _name(queue)

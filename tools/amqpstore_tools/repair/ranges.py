@@ -19,8 +19,8 @@ class Ranges:
         return iter(self._ranges)
 
     def __contains__(self, number: int) -> bool:
-        place = bisect_right(self._ranges, number, key=_FIRST) - 1
-        return place >= 0 and number < self._ranges[place][1]
+        index = bisect_right(self._ranges, number, key=_FIRST) - 1
+        return index >= 0 and number < self._ranges[index][1]
 
     def add(self, first: int, end: int) -> None:
         """Add numbers from `first` to before `end`; some of them may be in the set."""
@@ -36,23 +36,23 @@ class Ranges:
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of a range that are not in the set."""
         found = []
-        place = bisect_right(self._ranges, first, key=_END)
+        index = bisect_right(self._ranges, first, key=_END)
         while first < end:
-            start, stop = self._ranges[place] if place < len(self._ranges) else (end, end)
+            start, stop = self._ranges[index] if index < len(self._ranges) else (end, end)
             if first < start:
                 found.append((first, min(start, end)))
             first = max(stop, first)
-            place += 1
+            index += 1
             if start >= end:
                 break
         return found
 
     def within(self, first: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of a range that are in the set."""
-        place = bisect_right(self._ranges, first, key=_END)
+        index = bisect_right(self._ranges, first, key=_END)
         found = []
-        while place < len(self._ranges) and self._ranges[place][0] < end:
-            start, stop = self._ranges[place]
+        while index < len(self._ranges) and self._ranges[index][0] < end:
+            start, stop = self._ranges[index]
             found.append((max(start, first), min(stop, end)))
-            place += 1
+            index += 1
         return found

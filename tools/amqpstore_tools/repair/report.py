@@ -71,12 +71,12 @@ def print_applied(
 def _print_steps(plan: RepairPlan, console: Console) -> None:
     table = terminal.table("code", "where", "what", "then", wrap="where what then")
     for code, steps in _by_code(plan.steps):
-        for place, step in enumerate(steps[:_MAX_SHOWN]):
+        for index, step in enumerate(steps[:_MAX_SHOWN]):
             where = step["file"] if "offset" not in step else f"{step['file']} @{step['offset']}"
             queue = f"queue {step.get('queue') or step['queue_id']}: " if "queue_id" in step else ""
-            then = step["does"] if not place else ""
+            then = step["does"] if not index else ""
             table.add_row(
-                Text(code if not place else "", style=_COLOURS[step["severity"]]),
+                Text(code if not index else "", style=_COLOURS[step["severity"]]),
                 terminal.shown(where),
                 terminal.shown(f"{queue}{step['found']}"),
                 then,

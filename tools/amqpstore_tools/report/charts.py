@@ -30,9 +30,9 @@ def bars(rows: Sequence[tuple[str, float, str]], *styles: str) -> str:
     most = max(value for _, value, _ in rows) or 1
     room = _WIDTH - _LABEL - max(150, 12 + _LETTER * max(len(text) for _, _, text in rows))
     parts = []
-    for place, (name, value, text) in enumerate(rows):
-        y = place * _ROW
-        style = styles[place % len(styles)] if styles else "a"
+    for index, (name, value, text) in enumerate(rows):
+        y = index * _ROW
+        style = styles[index % len(styles)] if styles else "a"
         length = max(value / most * room, 1 if value else 0)
         parts.append(_name(name, y))
         parts.append(_rect(_LABEL, y + 3, length, _ROW - 6, style, f"{name}: {text}"))
@@ -46,8 +46,8 @@ def shares(rows: Sequence[tuple[str, Sequence[float]]], names: Sequence[str], un
     """Return one bar per row, all of the same length, in parts: classes `s0`, `s1` and so on."""
     parts = []
     room = _WIDTH - _LABEL - 150
-    for place, (name, values) in enumerate(rows):
-        y = place * _ROW
+    for index, (name, values) in enumerate(rows):
+        y = index * _ROW
         parts.append(_name(name, y))
         total = sum(values)
         x = float(_LABEL)
@@ -70,7 +70,7 @@ def columns(
     if not count:
         return ""
     tops = [
-        (sum if stacked else max)(one.values[place] for one in series) for place in range(count)
+        (sum if stacked else max)(one.values[index] for one in series) for index in range(count)
     ]
     most = max(tops) or 1
     width = (_WIDTH - 60) / count
@@ -79,15 +79,15 @@ def columns(
         f'<text x="52" y="{height}" class="n e">0</text>',
         f'<line x1="58" x2="{_WIDTH}" y1="{height}" y2="{height}" class="axis"/>',
     ]
-    for place in range(count):
+    for index in range(count):
         base = float(height)
         for number, row in enumerate(series):
-            value = row.values[place]
+            value = row.values[index]
             if not value:
                 continue
             tall = max(value / most * (height - 4), 1)
-            title = f"{labels[place]}: {value:,.0f} {unit} {row.name}".strip()
-            x = 60 + place * width
+            title = f"{labels[index]}: {value:,.0f} {unit} {row.name}".strip()
+            x = 60 + index * width
             if stacked:
                 parts.append(_rect(x, base - tall, max(width - 1, 0.5), tall, row.style, title))
                 base -= tall
@@ -109,9 +109,9 @@ def heat(rows: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], uni
     for number, (name, values) in enumerate(rows):
         y = number * _ROW
         parts.append(_name(name, y))
-        for place, value in enumerate(values):
-            x = _LABEL + place * width
-            title = f"{name}, {labels[place]}: {value:,.0f} {unit}"
+        for index, value in enumerate(values):
+            x = _LABEL + index * width
+            title = f"{name}, {labels[index]}: {value:,.0f} {unit}"
             dark = 0.06 + 0.94 * (value / most) ** 0.5 if value else 0.0
             parts.append(
                 f'<rect x="{x:.1f}" y="{y + 2}" width="{max(width - 0.5, 0.5):.1f}" '
@@ -133,10 +133,10 @@ def _legend(names: Sequence[tuple[str, str]]) -> str:
 def _axis(labels: Sequence[str], width: float, y: float, start: float = 60) -> Iterator[str]:
     longest = 10 + _LETTER * max(map(len, labels))
     step = max(len(labels) // 8, math.ceil(longest / width))
-    for place in range(0, len(labels), step):
-        x = start + place * width
+    for index in range(0, len(labels), step):
+        x = start + index * width
         if x + longest < _WIDTH:
-            yield f'<text x="{x:.1f}" y="{y + 14}" class="n">{escape(labels[place])}</text>'
+            yield f'<text x="{x:.1f}" y="{y + 14}" class="n">{escape(labels[index])}</text>'
 
 
 def _name(name: str, y: float) -> str:

@@ -92,7 +92,7 @@ def _items(image: StoreImage, segments: Sequence[SegmentImage]) -> list[Item]:
     for queue in image.queues:
         for entries in queue.columns():
             collector.add(runs_of(queue.id, entries))
-    live = {one.number: collector.packed(place) for place, one in enumerate(known)}
+    live = {one.number: collector.packed(index) for index, one in enumerate(known)}
     return [
         Item(
             one.number,

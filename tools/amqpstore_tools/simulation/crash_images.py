@@ -38,10 +38,10 @@ class FileOutcome(NamedTuple):
 
 
 class Survivors(NamedTuple):
-    """A possible state of one directory: the places of the changes that survived."""
+    """A possible state of one directory: the indexes of the changes that survived."""
 
     description: str
-    places: tuple[int, ...]
+    indexes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def crash_images(
             if isinstance(outcome, FileOutcome)
         }
         kept = {
-            directory.number: survivors.places
+            directory.number: survivors.indexes
             for directory, survivors in zip(
                 unsynced_directories, chosen[len(by_file) :], strict=True
             )
@@ -123,12 +123,12 @@ def _file_contents(
     if len(changes) > 1:
         for count in range(1, len(changes)):
             yield f"{count} of {len(changes)} changes", changed(synced, changes[:count])
-        for place, change in enumerate(changes):
-            without = changed(synced, (*changes[:place], *changes[place + 1 :]))
-            text = f"all but change {place + 1}, zeros where the size grew"
+        for index, change in enumerate(changes):
+            without = changed(synced, (*changes[:index], *changes[index + 1 :]))
+            text = f"all but change {index + 1}, zeros where the size grew"
             yield text, without.ljust(len(whole), b"\0")
             only = changed(synced, (change,))
-            yield f"only change {place + 1}, zeros before it", only
+            yield f"only change {index + 1}, zeros before it", only
     first = min((one.offset for one in changes if one.content is not None), default=len(whole))
     sectors: Sequence[int] = range(first // SECTOR_BYTES, -(-len(whole) // SECTOR_BYTES))
     most = max(_EXHAUSTIVE, _DRAWN_BYTES // max(len(whole), 1))
@@ -210,17 +210,17 @@ def _directory_outcomes(
 ) -> list[Survivors]:
     changes = directory.changes
     always = tuple(
-        place for place, change in enumerate(changes) if not notes_vary and _is_note(change.name)
+        index for index, change in enumerate(changes) if not notes_vary and _is_note(change.name)
     )
-    places = [place for place in range(len(changes)) if place not in always]
+    indexes = [index for index in range(len(changes)) if index not in always]
     name = directory.path.rpartition("/")[2] or "/"
 
     def survivors(kept: tuple[int, ...]) -> Survivors:
         kept = tuple(sorted({*kept, *always}))
-        listed = ", ".join(str(changes[place]) for place in kept) or "no change"
+        listed = ", ".join(str(changes[index]) for index in kept) or "no change"
         return Survivors(f"{name}: {listed}", kept)
 
-    return [survivors(kept) for kept in ((*places,), (), *_subsets(places, rng))]
+    return [survivors(kept) for kept in ((*indexes,), (), *_subsets(indexes, rng))]
 
 
 def _subsets(items: Sequence[int], rng: random.Random) -> list[tuple[int, ...]]:
@@ -254,8 +254,8 @@ def _combinations(
     # What was written is what was there, if there is no second one.
     yield tuple(outcomes[min(1, len(outcomes) - 1)] for outcomes in choices)
     single = [
-        (*first[:place], outcome, *first[place + 1 :])
-        for place, outcomes in enumerate(choices)
+        (*first[:index], outcome, *first[index + 1 :])
+        for index, outcomes in enumerate(choices)
         for outcome in outcomes[1:]
     ]
     drawn = rng.sample(single, min(len(single), max(0, limit * 2 // 3)))

@@ -171,8 +171,8 @@ class DirectoryNode:
         if not self.changes:
             return self
         durable = dict(self.durable)
-        for place in sorted(kept):
-            _apply(durable, self.changes[place])
+        for index in sorted(kept):
+            _apply(durable, self.changes[index])
         return DirectoryNode(durable)
 
     def named(self) -> dict[str, int]:

@@ -87,16 +87,16 @@ class MemoryBroker:
         """A description of what survived the last crash although it was not synced."""
         self.disk = Disk()
         # Bound but not listened on: while the broker is down no other process gets its port.
-        self._place = socket.socket()
+        self._bound = socket.socket()
         try:
-            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._place.bind((_HOST, 0))
-            self.port: int = self._place.getsockname()[1]
+            self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._bound.bind((_HOST, 0))
+            self.port: int = self._bound.getsockname()[1]
             self._log.open()
             self._start()
         except BaseException:
             self._log.close()
-            self._place.close()
+            self._bound.close()
             raise
 
     def __enter__(self) -> Self:
@@ -172,7 +172,7 @@ class MemoryBroker:
         """
         self.disk.switch_off()
         self._join()
-        self._place.close()
+        self._bound.close()
         self._log.close()
         self._check_failure()
 

@@ -102,71 +102,71 @@ def _decode_table(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
     here. Raises: FieldError, IndexError, struct.error.
     """
     depth += 1
-    place = offset + 4
-    end = place + _UNPACK_LENGTH(buffer, offset)[0]
-    if depth > _MAX_DEPTH and place < end:
+    at = offset + 4
+    end = at + _UNPACK_LENGTH(buffer, offset)[0]
+    if depth > _MAX_DEPTH and at < end:
         raise FieldError(f"tables are nested more than {_MAX_DEPTH} deep")
     table: dict[str, Any] = {}
-    while place < end:
-        start = place + 1
-        place = start + buffer[place]
+    while at < end:
+        start = at + 1
+        at = start + buffer[at]
         try:
-            name = buffer[start:place].decode()
+            name = buffer[start:at].decode()
         except UnicodeDecodeError:
             return _decode_pairs(buffer, start - 1, end, depth, table)
         if name in table:
             return _decode_pairs(buffer, start - 1, end, depth, table)
-        tag = buffer[place]
+        tag = buffer[at]
         if tag == _STRING:
-            start = place + 5
-            place = start + _UNPACK_LENGTH(buffer, place + 1)[0]
+            start = at + 5
+            at = start + _UNPACK_LENGTH(buffer, at + 1)[0]
             try:
-                table[name] = buffer[start:place].decode()
+                table[name] = buffer[start:at].decode()
             except UnicodeDecodeError:
-                table[name] = {"string": buffer[start:place]}
+                table[name] = {"string": buffer[start:at]}
         elif tag == _INT:
-            table[name] = _UNPACK_INT(buffer, place + 1)[0]
-            place += 5
+            table[name] = _UNPACK_INT(buffer, at + 1)[0]
+            at += 5
         elif tag in _SIZED:
             kind, unpack, size = _SIZED[tag]
-            table[name] = {kind: unpack(buffer, place + 1)[0]}
-            place += size
+            table[name] = {kind: unpack(buffer, at + 1)[0]}
+            at += size
         else:
-            table[name], place = _decode(buffer, place, depth)
-    if place != end or end > len(buffer):
-        raise FieldError(f"a table that should end at byte {end} ends at byte {place}")
+            table[name], at = _decode(buffer, at, depth)
+    if at != end or end > len(buffer):
+        raise FieldError(f"a table that should end at byte {end} ends at byte {at}")
     return table, end
 
 
 def _decode_pairs(
-    buffer: bytes, place: int, end: int, depth: int, before: dict[str, Any]
+    buffer: bytes, at: int, end: int, depth: int, before: dict[str, Any]
 ) -> tuple[Any, int]:
-    """Decode the rest of a table that cannot be an object, from the entry at `place` on."""
+    """Decode the rest of a table that cannot be an object, from the entry at `at` on."""
     pairs: list[list[Any]] = [[name, value] for name, value in before.items()]
-    while place < end:
-        start = place + 1
-        place = start + buffer[place]
-        name = _text(buffer[start:place])
-        value, place = _decode(buffer, place, depth)
+    while at < end:
+        start = at + 1
+        at = start + buffer[at]
+        name = _text(buffer[start:at])
+        value, at = _decode(buffer, at, depth)
         pairs.append([name, value])
-    if place != end or end > len(buffer):
-        raise FieldError(f"a table that should end at byte {end} ends at byte {place}")
+    if at != end or end > len(buffer):
+        raise FieldError(f"a table that should end at byte {end} ends at byte {at}")
     return pairs, end
 
 
-def _decode(buffer: bytes, place: int, depth: int) -> tuple[Any, int]:
-    """Decode the value whose tag is at `place`, as `_decode_table` does."""
+def _decode(buffer: bytes, at: int, depth: int) -> tuple[Any, int]:
+    """Decode the value whose tag is at `at`, as `_decode_table` does."""
     if depth > _MAX_DEPTH:
         raise FieldError(f"tables are nested more than {_MAX_DEPTH} deep")
-    tag = buffer[place]
-    place += 1
+    tag = buffer[at]
+    at += 1
     if tag in _SIZED:
         name, unpack, size = _SIZED[tag]
-        return {name: unpack(buffer, place)[0]}, place + size - 1
+        return {name: unpack(buffer, at)[0]}, at + size - 1
     decode = _DECODERS.get(tag)
     if decode is None:
         raise FieldError(f"{bytes([tag])!r} is not a field type")
-    return decode(buffer, place, depth)
+    return decode(buffer, at, depth)
 
 
 def _encode(value: Any, depth: int) -> bytes:
@@ -189,57 +189,57 @@ def _encode(value: Any, depth: int) -> bytes:
     raise FieldError(f"{value!r} is not valid for a field")
 
 
-def _decode_float(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
-    (value,) = _FLOAT.unpack_from(buffer, place)
-    raw = buffer[place : place + 4]
-    return {"float": value if math.isfinite(value) else {"bits": raw}}, place + 4
+def _decode_float(buffer: bytes, at: int, _depth: int) -> tuple[Any, int]:
+    (value,) = _FLOAT.unpack_from(buffer, at)
+    raw = buffer[at : at + 4]
+    return {"float": value if math.isfinite(value) else {"bits": raw}}, at + 4
 
 
-def _decode_double(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
-    (value,) = _DOUBLE.unpack_from(buffer, place)
-    raw = buffer[place : place + 8]
-    return {"double": value if math.isfinite(value) else {"bits": raw}}, place + 8
+def _decode_double(buffer: bytes, at: int, _depth: int) -> tuple[Any, int]:
+    (value,) = _DOUBLE.unpack_from(buffer, at)
+    raw = buffer[at : at + 8]
+    return {"double": value if math.isfinite(value) else {"bits": raw}}, at + 8
 
 
-def _decode_bool(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
-    octet = buffer[place]
-    return bool(octet) if octet < 2 else {"bool": octet}, place + 1
+def _decode_bool(buffer: bytes, at: int, _depth: int) -> tuple[Any, int]:
+    octet = buffer[at]
+    return bool(octet) if octet < 2 else {"bool": octet}, at + 1
 
 
-def _decode_decimal(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
-    scale, unscaled = _DECIMAL.unpack_from(buffer, place)
-    return {"decimal": {"scale": scale, "unscaled": unscaled}}, place + _DECIMAL.size
+def _decode_decimal(buffer: bytes, at: int, _depth: int) -> tuple[Any, int]:
+    scale, unscaled = _DECIMAL.unpack_from(buffer, at)
+    return {"decimal": {"scale": scale, "unscaled": unscaled}}, at + _DECIMAL.size
 
 
-def _decode_string(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
-    end = place + 4 + _UNPACK_LENGTH(buffer, place)[0]
-    return _text(buffer[place + 4 : end]), end
+def _decode_string(buffer: bytes, at: int, _depth: int) -> tuple[Any, int]:
+    end = at + 4 + _UNPACK_LENGTH(buffer, at)[0]
+    return _text(buffer[at + 4 : end]), end
 
 
-def _decode_bytes(buffer: bytes, place: int, _depth: int) -> tuple[Any, int]:
-    end = place + 4 + _UNPACK_LENGTH(buffer, place)[0]
-    return {"bytes": buffer[place + 4 : end]}, end
+def _decode_bytes(buffer: bytes, at: int, _depth: int) -> tuple[Any, int]:
+    end = at + 4 + _UNPACK_LENGTH(buffer, at)[0]
+    return {"bytes": buffer[at + 4 : end]}, end
 
 
-def _decode_array(buffer: bytes, place: int, depth: int) -> tuple[Any, int]:
-    end = place + 4 + _UNPACK_LENGTH(buffer, place)[0]
-    place += 4
+def _decode_array(buffer: bytes, at: int, depth: int) -> tuple[Any, int]:
+    end = at + 4 + _UNPACK_LENGTH(buffer, at)[0]
+    at += 4
     values = []
-    while place < end:
-        value, place = _decode(buffer, place, depth + 1)
+    while at < end:
+        value, at = _decode(buffer, at, depth + 1)
         values.append(value)
-    if place != end or end > len(buffer):
-        raise FieldError(f"an array that should end at byte {end} ends at byte {place}")
+    if at != end or end > len(buffer):
+        raise FieldError(f"an array that should end at byte {end} ends at byte {at}")
     return values, end
 
 
-def _decode_nested(buffer: bytes, place: int, depth: int) -> tuple[Any, int]:
-    table, end = _decode_table(buffer, place, depth)
+def _decode_nested(buffer: bytes, at: int, depth: int) -> tuple[Any, int]:
+    table, end = _decode_table(buffer, at, depth)
     return {"table": table}, end
 
 
 _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
-    ord("I"): lambda buffer, place, _depth: (_UNPACK_INT(buffer, place)[0], place + 4),
+    ord("I"): lambda buffer, at, _depth: (_UNPACK_INT(buffer, at)[0], at + 4),
     ord("f"): _decode_float,
     ord("d"): _decode_double,
     ord("t"): _decode_bool,
@@ -248,7 +248,7 @@ _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
     ord("x"): _decode_bytes,
     ord("A"): _decode_array,
     ord("F"): _decode_nested,
-    ord("V"): lambda _buffer, place, _depth: (None, place),
+    ord("V"): lambda _buffer, at, _depth: (None, at),
 }
 
 

@@ -33,7 +33,7 @@ from amqpstore.system.filenames import (
 )
 from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
-from amqpstore_tools.copying.restoring import beside, keep_mode, take_place
+from amqpstore_tools.copying.restoring import beside, keep_mode, replace_store
 from amqpstore_tools.copying.target import FOLDERS
 from amqpstore_tools.offline.locations import require_store
 from amqpstore_tools.offline.locks import exclusive_lock
@@ -77,7 +77,7 @@ def import_lines(directory: str, lines: Iterable[Line], *, create: bool) -> Impo
             imported = _Import(store, create=create).run(lines)
         keep_mode(new, directory)
         _link_unknown_files(directory, new)
-        kept = take_place(new, directory, "before-import")
+        kept = replace_store(new, directory, "before-import")
         # Everything that was in it is in the new one too.
         shutil.rmtree(kept)
     return imported

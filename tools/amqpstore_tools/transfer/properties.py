@@ -46,9 +46,9 @@ def encode_properties(properties: dict[str, Any]) -> bytes:
         raise FieldError(f"{min(unknown)!r} is not a property")
     flags = 0
     parts = []
-    for place, name in enumerate(PROPERTIES):
+    for index, name in enumerate(PROPERTIES):
         if name in properties:
-            flags |= 1 << (15 - place)
+            flags |= 1 << (15 - index)
             parts.append(_encode_one(name, properties[name]))
     return _FLAGS.pack(flags) + b"".join(parts)
 
@@ -90,8 +90,8 @@ def present(flags: int) -> list[tuple[str, int]]:
         raise FieldError(f"flags {flags:#x} are not those of class basic")
     return [
         (name, _KINDS.get(name, SHORT))
-        for place, name in enumerate(PROPERTIES)
-        if flags & 1 << (15 - place)
+        for index, name in enumerate(PROPERTIES)
+        if flags & 1 << (15 - index)
     ]
 
 

@@ -72,27 +72,27 @@ class PropertyShapes:
             self._paused -= len(column)
             return list(map(decode_properties, column))
         values: list[Any] = []
-        places: list[int] = []
+        indexes: list[int] = []
         texts: list[tuple[bytes, ...]] = []
         others: list[bytes] = []
         shapes_of = self._shapes.get
-        for place, raw in enumerate(column):
+        for index, raw in enumerate(column):
             for shape in shapes_of(len(raw), ()):
                 unpacked = shape.unpack(raw)
                 if unpacked[::2] == shape.fixed:
                     values.append(msgspec.Raw(shape.template % unpacked[1::2]))
                     texts.append(shape.texts(raw))
-                    places.append(place)
+                    indexes.append(index)
                     break
             else:
                 values.append(decode_properties(raw))
                 others.append(raw)
         self._seen += len(column)
-        self._known += len(places)
+        self._known += len(indexes)
         if not _are_plain(chain.from_iterable(texts)):
-            for place, of_one in zip(places, texts, strict=True):
+            for index, of_one in zip(indexes, texts, strict=True):
                 if not _are_plain(of_one):
-                    values[place] = decode_properties(column[place])
+                    values[index] = decode_properties(column[index])
                     self._known -= 1
         for raw in others[:_MAX_TRIED]:
             self._learn(raw)
@@ -138,10 +138,10 @@ class _Shape:
 
     __slots__ = ("fixed", "template", "texts", "unpack")
 
-    def __init__(self, raw: bytes, parts: _Parts) -> None:
-        self.unpack = struct.Struct(parts.layout).unpack
-        self.texts = struct.Struct(parts.texts).unpack
-        self.template = b"".join(parts.template)
+    def __init__(self, raw: bytes, parser: _Parser) -> None:
+        self.unpack = struct.Struct(parser.layout).unpack
+        self.texts = struct.Struct(parser.texts).unpack
+        self.template = b"".join(parser.template)
         self.fixed = self.unpack(raw)[::2]
 
     def is_of(self, raw: bytes) -> bool:
@@ -153,17 +153,17 @@ def _shape_of(raw: bytes) -> _Shape | None:
     """Return the shape of properties; None if they have anything that only `decode_properties`
     knows.
     """
-    parts = _Parts(raw)
+    parser = _Parser(raw)
     try:
-        parts.add_properties()
+        parser.add_properties()
     except (ValueError, IndexError, struct.error):
         return None
-    shape = _Shape(raw, parts)
+    shape = _Shape(raw, parser)
     plain = shape.template % shape.unpack(raw)[1::2]
     return shape if plain == _encode(decode_properties(raw)) else None
 
 
-class _Parts:
+class _Parser:
     """Takes properties apart: `layout` and `texts` are formats of `struct`, as in `_Shape`.
 
     Its methods raise ValueError, IndexError or struct.error for what has no shape.
@@ -171,7 +171,7 @@ class _Parts:
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
-        self._place = 0
+        self._offset = 0
         # Where the value before ends: from there on it is fixed.
         self._value_end = 0
         self._text_end = 0
@@ -180,7 +180,7 @@ class _Parts:
 
     def add_properties(self) -> None:
         """Add all of them."""
-        self._place = 2
+        self._offset = 2
         for number, (name, kind) in enumerate(present(int.from_bytes(self._raw[:2], "big"))):
             self.template.append(b'%b"%b":' % (b"," if number else b"{", name.encode()))
             if kind == SHORT:
@@ -194,17 +194,17 @@ class _Parts:
         self.template.append(b"}" if self.template else b"{}")
         self._add_fixed(len(self._raw))
         self.texts += f"{len(self._raw) - self._text_end}x"
-        if self._place != len(self._raw):
+        if self._offset != len(self._raw):
             raise ValueError("something follows the properties")
 
     def _add_table(self, depth: int) -> None:
         end = self._number(4)
-        end += self._place
+        end += self._offset
         names: set[bytes] = set()
-        while self._place < end:
+        while self._offset < end:
             size = self._number(1)
-            name = self._raw[self._place : self._place + size]
-            self._place += size
+            name = self._raw[self._offset : self._offset + size]
+            self._offset += size
             encoded = _encode(name.decode()).replace(b"%", b"%%")
             self.template.append((b"," if names else b"{") + encoded + b":")
             if name in names:
@@ -216,8 +216,8 @@ class _Parts:
     def _add_field(self, depth: int) -> None:
         if depth > _MAX_DEPTH:
             raise ValueError("it is nested too deep")
-        tag = self._raw[self._place : self._place + 1]
-        self._place += 1
+        tag = self._raw[self._offset : self._offset + 1]
+        self._offset += 1
         if tag == b"S":
             self._add_text(self._number(4))
         elif tag == b"I":
@@ -237,11 +237,11 @@ class _Parts:
             self.template.append(b"}")
         elif tag == b"A":
             end = self._number(4)
-            end += self._place
+            end += self._offset
             self.template.append(b"[")
-            start = self._place
-            while self._place < end:
-                if self._place > start:
+            start = self._offset
+            while self._offset < end:
+                if self._offset > start:
                     self.template.append(b",")
                 self._add_field(depth + 1)
             self.template.append(b"]")
@@ -250,14 +250,14 @@ class _Parts:
 
     def _number(self, size: int) -> int:
         """Return a length, or another number that is the same in all of a shape."""
-        self._place += size
-        if self._place > len(self._raw):
+        self._offset += size
+        if self._offset > len(self._raw):
             raise IndexError("a number is missing")
-        return int.from_bytes(self._raw[self._place - size : self._place], "big")
+        return int.from_bytes(self._raw[self._offset - size : self._offset], "big")
 
     def _add_text(self, size: int) -> None:
-        self.texts += f"{self._place - self._text_end}x{size}s"
-        self._text_end = self._place + size
+        self.texts += f"{self._offset - self._text_end}x{size}s"
+        self._text_end = self._offset + size
         self.template.append(b'"%b"')
         self._add_value(f"{size}s")
 
@@ -266,10 +266,10 @@ class _Parts:
         self._add_value(code)
 
     def _add_value(self, code: str) -> None:
-        self._add_fixed(self._place)
+        self._add_fixed(self._offset)
         self.layout += code
-        self._place += struct.calcsize(">" + code)
-        self._value_end = self._place
+        self._offset += struct.calcsize(">" + code)
+        self._value_end = self._offset
 
     def _add_fixed(self, end: int) -> None:
         self.layout += f"{end - self._value_end}s"

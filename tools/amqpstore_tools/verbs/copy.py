@@ -105,8 +105,8 @@ def print_copied(result: dict[str, Any]) -> None:
     if damage := result["damage"]:
         say(f"the store itself was damaged already, in {counted(len(damage), 'place')}:")
         for one in damage[:_SHOWN]:
-            place = f"{one['path']} at {one['offset']:,}, {one['bytes']:,} bytes"
-            say(f"    {place}: {one['reason']}")
+            location = f"{one['path']} at {one['offset']:,}, {one['bytes']:,} bytes"
+            say(f"    {location}: {one['reason']}")
         if len(damage) > _SHOWN:
             say("    ... see COPY.json for all of it")
 

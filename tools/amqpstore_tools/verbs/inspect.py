@@ -150,9 +150,9 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 
 def _message_id(image: StoreImage, arguments: argparse.Namespace) -> int:
-    by_place = arguments.queue is not None and arguments.position is not None
+    by_position = arguments.queue is not None and arguments.position is not None
     by_name = arguments.message_id is not None
-    if (arguments.number is not None) + by_place + by_name != 1:
+    if (arguments.number is not None) + by_position + by_name != 1:
         raise UsageError("message takes an ID, or --queue and --position, or --message-id")
     if by_name:
         first, *others = message.ids_of(image, arguments.message_id)
@@ -162,7 +162,7 @@ def _message_id(image: StoreImage, arguments: argparse.Namespace) -> int:
                 f"{1 + len(others)} messages have this message-id: ask for one by its ID, as {ids}"
             )
         return first
-    if not by_place:
+    if not by_position:
         return int(arguments.number)
     return message.id_at(image, arguments.queue, arguments.vhost, arguments.position)
 

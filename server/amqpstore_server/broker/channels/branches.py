@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 RESOURCE = "amq.dtx"
 """Users who may configure this resource may decide the branches of all users."""
 
-MAX_PART_BYTES = 64
+MAX_ID_BYTES = 64
 """The most bytes of a global id, and of a branch id."""
 
 
@@ -511,8 +511,8 @@ def _may_decide(access: Access, branch: _Branch) -> bool:
 
 def _check_xid(xid: Xid) -> None:
     """Raises: PreconditionFailedError."""
-    if not (0 < len(xid.global_id) <= MAX_PART_BYTES and len(xid.branch_id) <= MAX_PART_BYTES):
+    if not (0 < len(xid.global_id) <= MAX_ID_BYTES and len(xid.branch_id) <= MAX_ID_BYTES):
         raise PreconditionFailedError(
-            f"XAER_INVAL: a global id has 1 to {MAX_PART_BYTES} bytes and a branch id up to "
-            f"{MAX_PART_BYTES}, these have {len(xid.global_id)} and {len(xid.branch_id)}"
+            f"XAER_INVAL: a global id has 1 to {MAX_ID_BYTES} bytes and a branch id up to "
+            f"{MAX_ID_BYTES}, these have {len(xid.global_id)} and {len(xid.branch_id)}"
         )

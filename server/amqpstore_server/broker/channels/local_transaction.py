@@ -146,7 +146,7 @@ class LocalTransaction:
         """Whether a commit has begun, which has not ended yet."""
         self._fates: dict[Delivery, Fate] = {}
         """The fates of rejected messages that are dead letters."""
-        self._placed: list[tuple[amqpstore.Queue, int, bool]] = []
+        self._enqueued: list[tuple[amqpstore.Queue, int, bool]] = []
         """The enqueues of the commit, in this order: the queue, how many messages it gets, and
         whether they are persistent.
         """
@@ -235,14 +235,14 @@ class LocalTransaction:
         except BaseException:
             transaction.undo()
             raise
-        placed, self._placed = self._placed, []
-        sequences = {queue: queue.next_sequence for queue, _, _ in placed}
+        enqueued, self._enqueued = self._enqueued, []
+        sequences = {queue: queue.next_sequence for queue, _, _ in enqueued}
         # In one step and one batch: before it nothing is decided, and after it nothing can be
         # undone.
         transaction.commit(channel.outlet.committed, channel.outlet.failed)
         if (trails := self._services.trails) is not None:
             # They are the first in each queue: what the transaction rejects goes there after them.
-            for queue, count, persistent in placed:
+            for queue, count, persistent in enqueued:
                 first = sequences[queue]
                 sequences[queue] = first + count
                 trails.published(channel.origin, queue, first, count, persistent=persistent)
@@ -267,7 +267,7 @@ class LocalTransaction:
         sent_by_client = self._sent
         plans = []
         count = 0
-        self._placed = []
+        self._enqueued = []
         for sent in sent_by_client:
             planned = self._plan(sent)
             sent.has_lost_route = bool(sent.route.queues) and not planned.queues
@@ -275,8 +275,8 @@ class LocalTransaction:
             transaction.publish(planned)
             plans.append(planned)
             for queue, _, most, _ in planned.placements:
-                placed = len(sent.messages) if most is None else min(most, len(sent.messages))
-                self._placed.append((queue, placed, planned.envelope.persistent))
+                enqueued = len(sent.messages) if most is None else min(most, len(sent.messages))
+                self._enqueued.append((queue, enqueued, planned.envelope.persistent))
             count += len(sent.messages) * len(planned.queues)
             if count > _MAX_ADDED:
                 count = 0
@@ -329,16 +329,16 @@ class LocalTransaction:
         services = self._services
         left = services.limits.round_budget - self._cost
         for part in services.store.stored.chunks(run):
-            place = 0
-            while place < len(part):
+            index = 0
+            while index < len(part):
                 if left <= 0:
                     yield
                     left = services.limits.round_budget
-                count, cost = affordable(part, left, place)
+                count, cost = affordable(part, left, index)
                 left -= cost
                 services.agenda.spent += cost
-                messages = part[place : place + count]
-                place += count
+                messages = part[index : index + count]
+                index += count
                 if fate is None:
                     transaction.keep(queue, messages)
                 else:

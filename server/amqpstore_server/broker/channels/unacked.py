@@ -98,15 +98,15 @@ class UnackedDeliveries(RunList[Delivery]):
         tag = 0
         while True:
             # By tag: what comes and goes between two steps moves the places of the others.
-            place = bisect_left(self._runs, tag, self._head, key=_FIRST_TAG)
-            looked_at = self._runs[place : place + at_once]
+            index = bisect_left(self._runs, tag, self._head, key=_FIRST_TAG)
+            looked_at = self._runs[index : index + at_once]
             if not looked_at:
                 break
             tag = looked_at[-1].end
             yield give_up(looked_at)
-        place = 0
-        while looked_at := [*settled()[place : place + at_once]]:
-            place += len(looked_at)
+        index = 0
+        while looked_at := [*settled()[index : index + at_once]]:
+            index += len(looked_at)
             yield give_up(looked_at)
 
     def take_all(self) -> list[Delivery]:

@@ -55,7 +55,7 @@ of the others: an import may cause thousands.
 """
 
 
-class Place(enum.Enum):
+class NameScope(enum.Enum):
     """A place where names stand."""
 
     QUEUE = "argument of a queue"
@@ -73,7 +73,7 @@ class Place(enum.Enum):
     @property
     def takes_any(self) -> bool:
         """Whether an unknown name is accepted, with a note."""
-        return self in (Place.QUEUE, Place.EXCHANGE, Place.CONSUMER)
+        return self in (NameScope.QUEUE, NameScope.EXCHANGE, NameScope.CONSUMER)
 
 
 class Treatment(enum.Enum):
@@ -150,11 +150,11 @@ def _arguments(settings: Mapping[str, str]) -> dict[str, str]:
 
 _OF_EXCHANGES = dict.fromkeys(("federation-upstream", "federation-upstream-set"), _FEDERATED)
 
-TABLE: Mapping[Place, Mapping[str, NameRule]] = {
-    Place.QUEUE: _rows(
+TABLE: Mapping[NameScope, Mapping[str, NameRule]] = {
+    NameScope.QUEUE: _rows(
         CHECKS, {**_arguments(_NOTED_QUEUE), "x-ha-policy": _MIRRORS}, _arguments(_RETRIED)
     ),
-    Place.EXCHANGE: _rows(
+    NameScope.EXCHANGE: _rows(
         (
             ALTERNATE_EXCHANGE,
             *(name for its_class in EXCHANGE_TYPES.values() for name in its_class.reads_arguments),
@@ -162,38 +162,40 @@ TABLE: Mapping[Place, Mapping[str, NameRule]] = {
         {},
         {},
     ),
-    Place.BINDING: _rows(("x-match",), {}, {}),
-    Place.CONSUMER: _rows(
+    NameScope.BINDING: _rows(("x-match",), {}, {}),
+    NameScope.CONSUMER: _rows(
         ("x-priority", "x-consumer-timeout"),
         {"x-cancel-on-ha-failover": _CANCELS, "x-stream-offset": _STREAMS},
         {"x-credit": "it is not supported: basic.qos limits what is unacked"},
     ),
-    Place.GET: _rows(("x-wait",), {}, {}),
-    Place.HEADER: _rows(
+    NameScope.GET: _rows(("x-wait",), {}, {}),
+    NameScope.HEADER: _rows(
         (*KEY_HEADERS, DELAY_HEADER, NO_STORE_HEADER, *REPLAY_HEADERS, "x-death"),
         {"x-stream-filter-value": _STREAMS, LANDMARK: _OURS},
         {},
     ),
-    Place.PROPERTY: _rows(
+    NameScope.PROPERTY: _rows(
         ("delivery-mode", "expiration", "headers", "priority", "reply-to", "user-id"), {}, {}
     ),
-    Place.POLICY: _rows(POLICY_KEYS, {**_NOTED_QUEUE, **_MIRRORED}, {**_RETRIED, **_OF_EXCHANGES}),
-    Place.OPERATOR_POLICY: _rows(OPERATOR_POLICY_KEYS, {**_NOTED_QUEUE, **_MIRRORED}, _RETRIED),
-    Place.VHOST_LIMIT: _rows(VHOST_LIMITS, {}, {}),
-    Place.USER_LIMIT: _rows(USER_LIMITS, {}, {}),
+    NameScope.POLICY: _rows(
+        POLICY_KEYS, {**_NOTED_QUEUE, **_MIRRORED}, {**_RETRIED, **_OF_EXCHANGES}
+    ),
+    NameScope.OPERATOR_POLICY: _rows(OPERATOR_POLICY_KEYS, {**_NOTED_QUEUE, **_MIRRORED}, _RETRIED),
+    NameScope.VHOST_LIMIT: _rows(VHOST_LIMITS, {}, {}),
+    NameScope.USER_LIMIT: _rows(USER_LIMITS, {}, {}),
 }
 """Each name that something is known of."""
 
 
-def entry(place: Place, name: str) -> NameRule:
+def entry(scope: NameScope, name: str) -> NameRule:
     """Return what becomes of a name, whether it is in the table or not."""
-    return next(rule for _, rule in _entries(place, (name,)))
+    return next(rule for _, rule in _entries(scope, (name,)))
 
 
-def _entries(place: Place, names: Iterable[str]) -> Iterator[tuple[str, NameRule]]:
+def _entries(scope: NameScope, names: Iterable[str]) -> Iterator[tuple[str, NameRule]]:
     """Yield what becomes of each of the names of one declaration."""
-    rows = TABLE[place]
-    acting, unknown = _unknown(place)
+    rows = TABLE[scope]
+    acting, unknown = _unknown(scope)
     compared = 0
     for name in names:
         rule = rows.get(name)
@@ -213,11 +215,11 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return spelled[near[0]] if near else ""
 
 
-def _apart(place: Place, names: Iterable[str]) -> tuple[list[str], list[str]]:
+def _apart(scope: NameScope, names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the names that have to be looked at one by one, and the others: unknown ones that are
     compared with nothing. There may be thousands.
     """
-    names, rows = list(names), TABLE[place]
+    names, rows = list(names), TABLE[scope]
     # There are at least as many unknown ones among these as are compared.
     first = _MAX_COMPARED + len(rows)
     if len(names) <= first:
@@ -227,26 +229,26 @@ def _apart(place: Place, names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 @functools.cache
-def _unknown(place: Place) -> tuple[list[str], NameRule]:
+def _unknown(scope: NameScope) -> tuple[list[str], NameRule]:
     """Return the names that act, and what becomes of one that nothing is known of."""
-    acting = [one for one, rule in TABLE[place].items() if rule.treatment is Treatment.ACTS]
-    if place is Place.BINDING:
+    acting = [one for one, rule in TABLE[scope].items() if rule.treatment is Treatment.ACTS]
+    if scope is NameScope.BINDING:
         return acting, NameRule(Treatment.ACTS)  # at least it tells two bindings apart
-    if place.takes_any:
+    if scope.takes_any:
         return acting, NameRule(Treatment.NOTED, "nothing here knows it")
     return acting, NameRule(Treatment.REFUSED, f"there are {', '.join(sorted(acting))}")
 
 
-def notes(place: Place, names: Iterable[str]) -> list[str]:
+def notes(scope: NameScope, names: Iterable[str]) -> list[str]:
     """Return a line for each name that has no effect, in the words that an operator is told."""
-    what, noted = place.value, Treatment.NOTED  # looked up once for thousands of names
-    names, others = _apart(place, names)
+    what, noted = scope.value, Treatment.NOTED  # looked up once for thousands of names
+    names, others = _apart(scope, names)
     found = [
         f"{what} '{name}' has no effect: {reason}"
-        for name, (treatment, reason) in _entries(place, names)
+        for name, (treatment, reason) in _entries(scope, names)
         if treatment is noted
     ]
-    _, (treatment, reason) = _unknown(place)
+    _, (treatment, reason) = _unknown(scope)
     if treatment is noted:
         found += [f"{what} '{name}' has no effect: {reason}" for name in others]
     return found
@@ -303,7 +305,7 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 def queue_notes(arguments: Iterable[str], settings: Settings) -> list[str]:
     """Return `notes` of a queue, and what its settings together leave without effect."""
-    found = notes(Place.QUEUE, arguments)
+    found = notes(NameScope.QUEUE, arguments)
     if settings.dead_letter_strategy == AT_LEAST_ONCE and not settings.keeps_letters:
         found.append(f"dead-letter-strategy '{AT_LEAST_ONCE}' has no effect here: {_NEEDS}")
     return found
@@ -315,7 +317,7 @@ def exchange_notes(type_name: str, arguments: Mapping[str, Any]) -> list[str]:
     """
     if type_name not in EXCHANGE_TYPES:
         return []
-    found = notes(Place.EXCHANGE, arguments)
+    found = notes(NameScope.EXCHANGE, arguments)
     types = {type_name}
     if TYPE_ARGUMENT in EXCHANGE_TYPES[type_name].reads_arguments:
         types |= EXCHANGE_TYPES.keys() & {str(arguments.get(TYPE_ARGUMENT))}
@@ -324,9 +326,9 @@ def exchange_notes(type_name: str, arguments: Mapping[str, Any]) -> list[str]:
         *(name for one in types for name in EXCHANGE_TYPES[one].reads_arguments),
     }
     found += [
-        f"{Place.EXCHANGE.value} '{name}' has no effect: it is not of type '{type_name}'"
-        for name in TABLE[Place.EXCHANGE]
-        if name in arguments and name not in read and _acts(Place.EXCHANGE, name)
+        f"{NameScope.EXCHANGE.value} '{name}' has no effect: it is not of type '{type_name}'"
+        for name in TABLE[NameScope.EXCHANGE]
+        if name in arguments and name not in read and _acts(NameScope.EXCHANGE, name)
     ]
     return found
 
@@ -335,7 +337,7 @@ def consumer_notes(arguments: Iterable[str], *, no_local: bool) -> list[str]:
     """Return `notes` of a consumer. Args: no_local, it does not want what its connection
     publishes: RabbitMQ does not look at that either.
     """
-    found = notes(Place.CONSUMER, arguments)
+    found = notes(NameScope.CONSUMER, arguments)
     if no_local:
         found.append(
             "'no-local' of a consumer has no effect: it gets what its connection publishes"
@@ -343,26 +345,26 @@ def consumer_notes(arguments: Iterable[str], *, no_local: bool) -> list[str]:
     return found
 
 
-def _acts(place: Place, name: str) -> bool:
-    rule = TABLE[place].get(name)
+def _acts(scope: NameScope, name: str) -> bool:
+    rule = TABLE[scope].get(name)
     return rule is not None and rule.treatment is Treatment.ACTS
 
 
-def refusal(place: Place, names: Iterable[str]) -> str:
+def refusal(scope: NameScope, names: Iterable[str]) -> str:
     """Return why the first of the names that is refused is; empty if none is."""
-    for name, (treatment, reason) in _entries(place, _apart(place, names)[0]):
+    for name, (treatment, reason) in _entries(scope, _apart(scope, names)[0]):
         if treatment is Treatment.REFUSED:
-            return f"no {place.value} '{name}': {reason}"
+            return f"no {scope.value} '{name}': {reason}"
     return ""
 
 
-def check_arguments(place: Place, names: Iterable[str], what: str) -> None:
+def check_arguments(scope: NameScope, names: Iterable[str], what: str) -> None:
     """Make sure that no argument is refused. Args: what, they belong to, for the error.
 
     Raises: PreconditionFailedError.
     """
     refused = Treatment.REFUSED
-    for name, (treatment, reason) in _entries(place, _apart(place, names)[0]):
+    for name, (treatment, reason) in _entries(scope, _apart(scope, names)[0]):
         if treatment is refused:
             raise PreconditionFailedError(f"invalid arg '{name}' for {what}: {reason}")
 
@@ -372,27 +374,27 @@ def policy_notes(apply_to: str, settings: Mapping[str, Any], *, operator: bool) 
     if apply_to == STREAMS:
         kind = "an operator policy" if operator else "a policy"
         return [f"{kind} for streams has no effect: {_NO_STREAMS}"]
-    place = Place.OPERATOR_POLICY if operator else Place.POLICY
-    lines = notes(place, settings)
+    scope = NameScope.OPERATOR_POLICY if operator else NameScope.POLICY
+    lines = notes(scope, settings)
     if settings.get("dead-letter-strategy") == AT_LEAST_ONCE and (
         settings.get("overflow", DROP_HEAD) == DROP_HEAD or "dead-letter-exchange" not in settings
     ):
         lines.append(
-            f"{place.value} 'dead-letter-strategy' has no effect on a queue that does not "
+            f"{scope.value} 'dead-letter-strategy' has no effect on a queue that does not "
             f"have the rest by itself: {_NEEDS}"
         )
     if "dead-letter-routing-key" in settings and "dead-letter-exchange" not in settings:
         lines.append(
-            f"{place.value} 'dead-letter-routing-key' has no effect on a queue that does "
+            f"{scope.value} 'dead-letter-routing-key' has no effect on a queue that does "
             "not have a dead-letter exchange by itself"
         )
     for name in settings:
         is_of_exchanges = name == ALTERNATE_EXCHANGE
         applies = apply_to == "all" or is_of_exchanges == (apply_to == "exchanges")
-        if not applies and _acts(place, name):
+        if not applies and _acts(scope, name):
             whose = "exchanges" if is_of_exchanges else "queues"
             lines.append(
-                f"{place.value} '{name}' has no effect: it is of {whose}, and the policy "
+                f"{scope.value} '{name}' has no effect: it is of {whose}, and the policy "
                 f"applies to '{apply_to}'"
             )
     return lines
@@ -402,11 +404,11 @@ def check_policy(apply_to: str, settings: Mapping[str, Any], *, operator: bool) 
     """Return why a policy is refused; empty if it is not. One for streams acts on nothing."""
     if apply_to == STREAMS:
         return ""
-    place = Place.OPERATOR_POLICY if operator else Place.POLICY
-    if refused := refusal(place, settings):
+    scope = NameScope.OPERATOR_POLICY if operator else NameScope.POLICY
+    if refused := refusal(scope, settings):
         return refused
     checks: Mapping[str, Callable[[Any], str]] = OPERATOR_POLICY_KEYS if operator else POLICY_KEYS
     for key, value in settings.items():
         if (check := checks.get(key)) and (reason := check(value)):
-            return f"{place.value} '{key}': {reason}"
+            return f"{scope.value} '{key}': {reason}"
     return ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from amqpstore_server.broker.definitions import accepted
-from amqpstore_server.broker.definitions.accepted import Place
+from amqpstore_server.broker.definitions.accepted import NameScope
 from amqpstore_server.broker.definitions.deletion import DeletingHost, Deletion
 from amqpstore_server.broker.definitions.removals import binding_headers
 from amqpstore_server.broker.definitions.rows import binding_changes
@@ -63,7 +63,7 @@ class BindingDefinitions:
         self._check_destination(destination)
         binding = Binding(destination, routing_key, arguments)
         what = f"a binding of '{destination.name}' to exchange '{exchange_name}'"
-        accepted.check_arguments(Place.BINDING, arguments, what)
+        accepted.check_arguments(NameScope.BINDING, arguments, what)
         if self._has_all_bindings and not exchange.has(binding):
             raise PreconditionFailedError(
                 f"cannot bind '{destination.name}' to exchange '{exchange_name}': binding limit in "

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from amqpstore.catalog.catalog import Change
 from amqpstore_server.broker.definitions import accepted
-from amqpstore_server.broker.definitions.accepted import Place
+from amqpstore_server.broker.definitions.accepted import NameScope
 from amqpstore_server.broker.definitions.deletion import DeletingHost, Deletion
 from amqpstore_server.broker.definitions.notes import DefinitionNotes
 from amqpstore_server.broker.definitions.policy_settings import PolicySettings
@@ -104,7 +104,7 @@ class ExchangeDefinitions:
         check_may_declare(vhost.limits, MAX_EXCHANGES, count, name, vhost.name)
         what = f"exchange '{name}' in vhost '{vhost.name}'"
         if type_name in EXCHANGE_TYPES:  # what those of packages read is known to them alone
-            accepted.check_arguments(Place.EXCHANGE, arguments, what)
+            accepted.check_arguments(NameScope.EXCHANGE, arguments, what)
         self._notes.log(accepted.exchange_notes(type_name, arguments), exchange=name)
         if reason := POLICY_KEYS[ALTERNATE_EXCHANGE](arguments.get(ALTERNATE_EXCHANGE, "")):
             raise PreconditionFailedError(

@@ -34,13 +34,13 @@ _MODES: dict[str, tuple[Callable[[Iterable[bool]], bool], bool]] = {
     "any-with-x": (any, True),
 }
 
-_Place = tuple[str, Any]
+_RuleKey = tuple[str, Any]
 """A header's name, and its value if that is a number or text, otherwise None."""
 
 _FILED_TYPES = frozenset({int, float, str})
 """Types of values that a rule is filed by as they are: there may be thousands in a binding."""
 
-_ALWAYS: _Place = ("", _MATCH)
+_ALWAYS: _RuleKey = ("", _MATCH)
 
 
 class HeadersExchange(Exchange):
@@ -56,7 +56,7 @@ class HeadersExchange(Exchange):
         self._rules: dict[int, _Rule] = {}
         """By the identity of their binding: to work out its key takes milliseconds for thousands of
         arguments."""
-        self._filed: dict[_Place, dict[int, _Rule]] = {}
+        self._filed: dict[_RuleKey, dict[int, _Rule]] = {}
         """The rules by a header without which they do not match, so that a message is compared
         with few of many thousands."""
         self._names: Counter[str] = Counter()
@@ -66,8 +66,8 @@ class HeadersExchange(Exchange):
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:  # noqa: ARG002
         headers = properties.headers or {}
         found: dict[int, _Rule] = {}
-        for place in _places_of(headers, self._names):
-            if rules := self._filed.get(place):
+        for rule_key in _keys_of(headers, self._names):
+            if rules := self._filed.get(rule_key):
                 found.update(rules)
         return [rule.destination for rule in found.values() if rule.matches(headers)]
 
@@ -76,33 +76,33 @@ class HeadersExchange(Exchange):
 
     def _add(self, binding: Binding) -> None:
         rule = self._rules[id(binding)] = _Rule(binding)
-        places = rule.places()
+        rule_keys = rule.keys()
         if rule.needs_all:
             # One is enough: the one with the fewest others.
-            free = next((place for place in places if place not in self._filed), None)
-            places = [free or min(places, key=lambda place: len(self._filed[place]))]
+            free = next((rule_key for rule_key in rule_keys if rule_key not in self._filed), None)
+            rule_keys = [free or min(rule_keys, key=lambda rule_key: len(self._filed[rule_key]))]
         filed, key = self._filed, id(binding)
         names = []
-        for place in places:
-            rules = filed.get(place)
+        for rule_key in rule_keys:
+            rules = filed.get(rule_key)
             if rules is None:
-                filed[place] = {key: rule}
-                names.append(place[0])
+                filed[rule_key] = {key: rule}
+                names.append(rule_key[0])
             else:
                 rules[key] = rule
         self._names.update(names)
-        rule.filed = places
+        rule.filed = rule_keys
 
     def _remove(self, binding: Binding) -> None:
         filed, names, key = self._filed, self._names, id(binding)
-        for place in self._rules.pop(key).filed:
-            rules = filed[place]
+        for rule_key in self._rules.pop(key).filed:
+            rules = filed[rule_key]
             del rules[key]
             if not rules:
-                del filed[place]
-                count = names.pop(place[0])
+                del filed[rule_key]
+                count = names.pop(rule_key[0])
                 if count > 1:
-                    names[place[0]] = count - 1
+                    names[rule_key[0]] = count - 1
 
 
 class _Rule:
@@ -118,7 +118,7 @@ class _Rule:
                 f"{', '.join(_MODES)}"
             )
         self.destination = binding.destination
-        self.filed: list[_Place] = []
+        self.filed: list[_RuleKey] = []
         self._mode = mode
         self._decide, with_reserved = _MODES[mode]
         self._pairs = [
@@ -129,14 +129,14 @@ class _Rule:
 
         self.needs_all = self._decide is all
 
-    def places(self) -> list[_Place]:
+    def keys(self) -> list[_RuleKey]:
         """Return where it may be filed: at one of these if it `needs_all`, else at each."""
         if self.needs_all and not self._pairs:
             return [_ALWAYS]
         return list(
             dict.fromkeys(
                 [
-                    (name, value) if type(value) in _FILED_TYPES else _place_of(name, value)
+                    (name, value) if type(value) in _FILED_TYPES else _key_of(name, value)
                     for name, value in self._pairs
                 ]
             )
@@ -162,26 +162,26 @@ class _Rule:
         return f"{_MATCH} {self._mode}: {len(equal)} of {len(self._pairs)} headers match: {named}"
 
 
-def _place_of(name: str, value: Any) -> _Place:
+def _key_of(name: str, value: Any) -> _RuleKey:
     if isinstance(value, (str, bytes)):
         return name, _text(value)
     is_plain = isinstance(value, (int, float)) and not isinstance(value, bool)
     return name, value if is_plain else None
 
 
-def _places_of(headers: dict[str, Any], names: Collection[str]) -> list[_Place]:
+def _keys_of(headers: dict[str, Any], names: Collection[str]) -> list[_RuleKey]:
     """Return where rules are filed that may match a message. Args: names, of headers that any rule
     is filed under.
     """
-    places = [_ALWAYS]
+    rule_keys = [_ALWAYS]
     for name, value in headers.items():
         if name not in names:
             continue
-        places.append((name, None))
-        place = _place_of(name, str(value) if isinstance(value, Decimal) else value)
-        if place[1] is not None:
-            places.append(place)
-    return places
+        rule_keys.append((name, None))
+        rule_key = _key_of(name, str(value) if isinstance(value, Decimal) else value)
+        if rule_key[1] is not None:
+            rule_keys.append(rule_key)
+    return rule_keys
 
 
 def _is_equal(header: Any, argument: Any) -> bool:

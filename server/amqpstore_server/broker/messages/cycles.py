@@ -90,7 +90,7 @@ def _known(value: bytes, mark: str) -> int:
 
 
 def landmark_after(
-    value: bytes | None, mark: str, place: int, queue: str, reason: Reason, max_deaths: int
+    value: bytes | None, mark: str, index: int, queue: str, reason: Reason, max_deaths: int
 ) -> tuple[Landmark, bytes]:
     """Return the landmark of a message after one more death, and the header's value.
 
@@ -100,15 +100,15 @@ def landmark_after(
     """
     if value is not None and value[_MAX_BYTES:]:
         value = None
-    return _after(value, mark, place, queue, reason, max_deaths)
+    return _after(value, mark, index, queue, reason, max_deaths)
 
 
 @lru_cache(maxsize=256)
 def _after(
-    value: bytes | None, mark: str, place: int, queue: str, reason: Reason, max_deaths: int
+    value: bytes | None, mark: str, index: int, queue: str, reason: Reason, max_deaths: int
 ) -> tuple[Landmark, bytes]:
     deaths, marked, moves = Landmark() if value is None else _decoded(value, mark)
-    if place >= deaths:
+    if index >= deaths:
         deaths += 1
     if reason == Reason.REJECTED:
         moves = 0  # a cycle that includes a rejection may go on

@@ -64,10 +64,10 @@ class Death(NamedTuple):
         """Return the entry after one more death of its kind."""
         table = self.table
         if isinstance(table, bytes):
-            (count,) = _COUNT.unpack_from(table, _COUNT_PLACE)
+            (count,) = _COUNT.unpack_from(table, _COUNT_OFFSET)
             more = _COUNT.pack(min(max(count, 0) + 1, _MAX_COUNT))
-            end = _COUNT_PLACE + _COUNT.size
-            return self._replace(table=table[:_COUNT_PLACE] + more + table[end:])
+            end = _COUNT_OFFSET + _COUNT.size
+            return self._replace(table=table[:_COUNT_OFFSET] + more + table[end:])
         # A client may have written any number, even a 64-bit unsigned timestamp.
         count = table.get("count")
         next_count = min(max(count, 0) + 1, _MAX_COUNT) if _is_number(count) else 1
@@ -112,9 +112,9 @@ def one_more_death(
     Args: envelope, the exchange that the message was published to, and its routing keys but those
     of BCC; expiration, its property; now_s, in seconds since 1970.
     """
-    for place, death in enumerate(before):
+    for index, death in enumerate(before):
         if death.queue == queue and death.reason == reason:
-            return [death.again(now_s), *before[:place], *before[place + 1 :]], place
+            return [death.again(now_s), *before[:index], *before[index + 1 :]], index
     parts = [_beginning(queue, reason), encode_value(Timestamp(now_s)), _ending(*envelope)]
     if expiration is not None:
         parts.append(_field("original-expiration", expiration))
@@ -144,24 +144,24 @@ def first_and_last(
 
 _BEGINNING = b"F", b"\x05countl", b"\x06reasonS"
 _COUNT = struct.Struct(">q")
-_COUNT_NAME, _COUNT_PLACE = slice(5, 12), 12
-_REASON_NAME, _REASON_LENGTH, _REASON_PLACE = slice(20, 28), slice(28, 32), 32
+_COUNT_NAME, _COUNT_OFFSET = slice(5, 12), 12
+_REASON_NAME, _REASON_LENGTH, _REASON_OFFSET = slice(20, 28), slice(28, 32), 32
 
 
 def _own(entry: bytes) -> Death | None:
     """Return an entry that this broker has written; None if it was not."""
     if (entry[:1], entry[_COUNT_NAME], entry[_REASON_NAME]) != _BEGINNING:
         return None
-    reason_end = _REASON_PLACE + int.from_bytes(entry[_REASON_LENGTH])
-    place = reason_end + 11
+    reason_end = _REASON_OFFSET + int.from_bytes(entry[_REASON_LENGTH])
+    index = reason_end + 11
     if entry[reason_end : reason_end + 7] != b"\x05queueS":
         return None
-    queue_end = place + int.from_bytes(entry[reason_end + 7 : place])
+    queue_end = index + int.from_bytes(entry[reason_end + 7 : index])
     if entry[queue_end : queue_end + 6] != b"\x04timeT":
         return None
     try:
         return Death(
-            entry[place:queue_end].decode(), entry[_REASON_PLACE:reason_end].decode(), entry
+            entry[index:queue_end].decode(), entry[_REASON_OFFSET:reason_end].decode(), entry
         )
     except UnicodeDecodeError:
         return None

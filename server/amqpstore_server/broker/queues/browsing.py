@@ -321,13 +321,13 @@ def _read_unacked(
             continue
         if after is not None and MessagePosition(level, run.first_sequence).order >= after.order:
             break
-        place = max(first.sequence - run.first_sequence, 0) if level == first.priority else 0
-        while place < run.count and len(listed) <= asked.limit:
+        index = max(first.sequence - run.first_sequence, 0) if level == first.priority else 0
+        while index < run.count and len(listed) <= asked.limit:
             services.work["browse"] = None
-            count = min(run.count - place, SEEN_AT_ONCE)
-            for message in read_messages(services.store.stored, run, place, count):
-                position = MessagePosition(level, run.first_sequence + place)
-                place += 1
+            count = min(run.count - index, SEEN_AT_ONCE)
+            for message in read_messages(services.store.stored, run, index, count):
+                position = MessagePosition(level, run.first_sequence + index)
+                index += 1
                 if after is not None and position.order >= after.order:
                     return listed, None
                 if part.is_full:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _UNLIMITED = 1 << 32
-_ROOM_PART = 0.13
+_ROOM_WEIGHT = 0.13
 """The part that a second adds to the share of time with room: half of it is of the last five."""
 _MANY = 8
 
@@ -74,7 +74,7 @@ class Dispatch:
             self._room_share = None
             return
         before = self.room_share
-        self._room_share = before + (self._can_deliver() - before) * _ROOM_PART
+        self._room_share = before + (self._can_deliver() - before) * _ROOM_WEIGHT
 
     def _can_deliver(self) -> float:
         return float(any(one.capacity > 0 for one in self.active))

@@ -137,14 +137,14 @@ class PendingMoves:
             self._services.store.ack(*taken)
 
 
-def affordable(messages: Sequence[Message], most: float, place: int = 0) -> tuple[int, int]:
+def affordable(messages: Sequence[Message], most: float, first: int = 0) -> tuple[int, int]:
     """Return how many messages, from one on, may be moved for this cost, at least one, and what
     they cost.
     """
     cost = 0
     known = None
-    for index in range(len(messages) - place):
-        message = messages[place + index]
+    for index in range(len(messages) - first):
+        message = messages[first + index]
         more = 1 + len(message.body) // _BYTES_OF_ONE
         if message.envelope is not known:
             known = message.envelope
@@ -152,4 +152,4 @@ def affordable(messages: Sequence[Message], most: float, place: int = 0) -> tupl
         if index and cost + more > most:
             return index, cost
         cost += more
-    return len(messages) - place, cost
+    return len(messages) - first, cost

@@ -297,7 +297,7 @@ class DeadLetters:
         expiration = parts.pop("expiration", None)
         shown_keys = (envelope.routing_key, *more_keys(copies, ["CC"]))
         before = deaths_of(headers.get(DEATHS_FIELD))
-        deaths, place = one_more_death(
+        deaths, index = one_more_death(
             before,
             queue.name,
             reason,
@@ -306,10 +306,10 @@ class DeadLetters:
             now_s,
         )
         mark = headers.pop(LANDMARK_FIELD, None)
-        if place < len(before) and place >= deaths_since_publish(mark, self._mark):
+        if index < len(before) and index >= deaths_since_publish(mark, self._mark):
             deaths[0] = deaths[0].published_by(envelope.exchange, shown_keys)
         max_deaths = self._services.limits.max_deaths
-        landmark, marked = landmark_after(mark, self._mark, place, queue.name, reason, max_deaths)
+        landmark, marked = landmark_after(mark, self._mark, index, queue.name, reason, max_deaths)
         deaths = deaths[:max_deaths]
         headers[DEATHS_FIELD] = encode_deaths(deaths)
         first, last = first_and_last(queue.name, reason, envelope.exchange)

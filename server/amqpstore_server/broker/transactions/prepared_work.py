@@ -21,7 +21,7 @@ from amqpstore_server.broker.work.services import BrokerServices
 from amqpstore_server.broker.work.steps import in_order
 from amqpstore_server.protocol.content import decode_properties
 
-_MAX_PLACED = 4096
+_MAX_MESSAGES = 4096
 _MAX_PUT_BACK = 512
 """Messages that are placed, and runs that are put back, before others have their turn."""
 
@@ -69,7 +69,7 @@ class PreparedWork:
         prepared = self._prepared
         columns: list[Column] = []
         try:
-            yield from self._placing(columns)
+            yield from self._adding_messages(columns)
             # A queue may have been deleted since its messages were placed.
             placed = [placed for column in columns if (placed := column.publish())]
             prepared.commit(placed)
@@ -85,7 +85,7 @@ class PreparedWork:
         when_moved(self._services, prepared.acked_queue_ids, columns, on_durable, or_else)
         return columns
 
-    def _placing(self, columns: list[Column]) -> Iterator[None]:
+    def _adding_messages(self, columns: list[Column]) -> Iterator[None]:
         """Add where its messages go to the columns. Raises: ReadLaterError, UndecidableError."""
         count = 0
         for publish in self._prepared.reading():
@@ -96,7 +96,7 @@ class PreparedWork:
             if column := self._column(publish):
                 columns.append(column)
             count += len(publish.messages)
-            if count >= _MAX_PLACED:
+            if count >= _MAX_MESSAGES:
                 count = 0
                 yield
 
@@ -109,7 +109,7 @@ class PreparedWork:
         """
         locked = self._prepared.rollback()
         left = len(locked)
-        return self._putting_back(in_order(locked, _place, _MAX_PUT_BACK), left)
+        return self._putting_back(in_order(locked, _first_sequence, _MAX_PUT_BACK), left)
 
     def _putting_back(self, batches: Iterator[list[_Locked]], left: int) -> Iterator[None]:
         """Put the runs of the batches back. Args: left, the number of messages in them."""
@@ -160,5 +160,5 @@ class PreparedWork:
         return Column(queues, placements, messages, parsed.priority)
 
 
-def _place(locked: _Locked) -> int:
+def _first_sequence(locked: _Locked) -> int:
     return locked[1].first_sequence

@@ -26,7 +26,7 @@ _MAX_COLUMN_BYTES = 1 << 20
 _MAX_COLUMN = 4096
 """A column has about this many bytes and messages at most: it leaves memory as a whole."""
 
-_Places = tuple[object, ...]
+_ColumnKey = tuple[object, ...]
 """The properties that messages of a column have in common: whether they are persistent, their
 priority, and where they go.
 """
@@ -177,9 +177,9 @@ class Transaction:
     def __init__(self, services: BrokerServices) -> None:
         self._services = services
         self._columns: list[Column] = []
-        self._open: dict[_Places, Column] = {}
+        self._open: dict[_ColumnKey, Column] = {}
         """Columns to which messages may be added: nothing later goes to their queues."""
-        self._last_of: dict[Queue, _Places] = {}
+        self._last_of: dict[Queue, _ColumnKey] = {}
         self._store_transaction = services.store.transaction()
         self._left: set[int] = set()
         self.queues: dict[int, Queue] = {}
@@ -204,14 +204,14 @@ class Transaction:
             return
         is_limited = any(one.most is not None for one in placements)
         persistent = plan.messages[0].envelope.persistent
-        places = (persistent, plan.envelope.priority, *placements)
-        column = self._open.get(places)
+        key = (persistent, plan.envelope.priority, *placements)
+        column = self._open.get(key)
         if column is None or column.is_full or is_limited:
-            self._begin(places, plan, is_open=not is_limited)
+            self._begin(key, plan, is_open=not is_limited)
         else:
             column.add(plan.messages)
 
-    def _begin(self, places: _Places, plan: Plan, *, is_open: bool) -> None:
+    def _begin(self, key: _ColumnKey, plan: Plan, *, is_open: bool) -> None:
         """Begin a column."""
         column = Column(plan.queues, plan.placements, plan.messages, plan.envelope.priority)
         self._columns.append(column)
@@ -220,9 +220,9 @@ class Transaction:
             # The order in each queue is that of the calls.
             if earlier := self._last_of.get(queue):
                 self._open.pop(earlier, None)
-            self._last_of[queue] = places
+            self._last_of[queue] = key
         if is_open:
-            self._open[places] = column
+            self._open[key] = column
 
     def ack(self, queue: Queue, taken: Taken) -> None:
         """Ack a run that was taken off a queue."""

@@ -203,7 +203,7 @@ class DeferredPublishes:
         arrivals = self._agenda.arrivals
         messages: list[Message] = []
         body_bytes = 0
-        places: dict[Queue, list[int]] = {}
+        queue_indexes: dict[Queue, list[int]] = {}
         last: SimpleRoute | None = None
         is_mixed = False
         for _, routes, entry_messages, entry_bytes in entries:
@@ -220,24 +220,24 @@ class DeferredPublishes:
                 else:
                     at = [first + index for index in indexes] if first else indexes
                 for queue in route.stored:
-                    if queue in places:
-                        places[queue] += at
+                    if queue in queue_indexes:
+                        queue_indexes[queue] += at
                     else:
-                        places[queue] = [*at]
+                        queue_indexes[queue] = [*at]
             is_mixed = is_mixed or len(routes) > 1
         if is_mixed:
             # Several routes of one entry may lead to the same queue.
-            for of_queue in places.values():
+            for of_queue in queue_indexes.values():
                 of_queue.sort()
         whole = len(messages)
         placements = [
             Placement(queue, indexes=None if len(at) == whole else at)
-            for queue, at in places.items()
+            for queue, at in queue_indexes.items()
         ]
         return placements, messages, body_bytes
 
     def _refuse(self, entries: list[_Entry], error: DiskFullError) -> None:
-        """Place what still fits on the disk, client by client."""
+        """Enqueue what still fits on the disk, client by client."""
         if len(entries) == 1:
             refused = ResourceExhaustedError(str(error))
             called(partial(entries[0][0].refuse, refused))

@@ -30,7 +30,7 @@ _MAX_FIELDS = 2000
 _MAX_LEVELS = 8
 """How far inside another a name may be: no field of a form is further down."""
 _IN_THREAD_BYTES = 16 << 10
-_PLACE = re.compile(r"(?<=/):([a-z_]+)")
+_PARAMETER = re.compile(r"(?<=/):([a-z_]+)")
 
 
 def fields_of(content: bytes) -> list[tuple[str, str]]:
@@ -57,8 +57,8 @@ async def act(api: PageApi, method: str, path: str, fields: Sequence[tuple[str, 
     if method not in METHODS or not path.startswith("/api/"):
         raise HttpError(404, "not_found", "there is no such action")
     found = dict(fields)
-    used = _PLACE.findall(path)
-    target = _PLACE.sub(lambda place: segment(found.get(place[1], "")), path)
+    used = _PARAMETER.findall(path)
+    target = _PARAMETER.sub(lambda match: segment(found.get(match[1], "")), path)
     if any(not found.get(name) for name in used):
         raise bad_request(f"{' and '.join(used)}: this cannot be empty")
     rest = [(name, value) for name, value in fields if name not in used]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from amqpstore_server.broker.definitions.accepted import Place, refusal
+from amqpstore_server.broker.definitions.accepted import NameScope, refusal
 from amqpstore_server.broker.definitions.predeclared import DEFAULT_VHOST
 from amqpstore_server.management.answers import Answer, no_content
 from amqpstore_server.management.call import Call
@@ -40,7 +40,7 @@ async def put_vhost_limit(call: Call) -> Answer:
     """Set a limit of a virtual host."""
     body = await call.body(LimitBody)
     call.context.administration.changes.check_vhost(call.path["vhost"])
-    limits = {**call.vhost.limits, _name(call, Place.VHOST_LIMIT): body.value}
+    limits = {**call.vhost.limits, _name(call, NameScope.VHOST_LIMIT): body.value}
     await _set_of_vhost(call, limits)
     return no_content()
 
@@ -48,7 +48,7 @@ async def put_vhost_limit(call: Call) -> Answer:
 async def delete_vhost_limit(call: Call) -> Answer:
     """Remove a limit of a virtual host."""
     call.context.administration.changes.check_vhost(call.path["vhost"])
-    name = _name(call, Place.VHOST_LIMIT)
+    name = _name(call, NameScope.VHOST_LIMIT)
     await _set_of_vhost(call, {key: one for key, one in call.vhost.limits.items() if key != name})
     return no_content()
 
@@ -58,9 +58,9 @@ async def _set_of_vhost(call: Call, limits: Mapping[str, int]) -> None:
     await call.carry_out(administration.set_vhost_limits(call.by, call.path["vhost"], limits))
 
 
-def _name(call: Call, place: Place) -> str:
+def _name(call: Call, scope: NameScope) -> str:
     name = call.path["limit"]
-    if reason := refusal(place, [name]):
+    if reason := refusal(scope, [name]):
         raise bad_request(reason)
     return name
 
@@ -86,13 +86,13 @@ async def put_user_limit(call: Call) -> Answer:
     """Set a limit of a user."""
     body = await call.body(LimitBody)
     limits = call.context.users.limits_of(_user(call))
-    await _set_of_user(call, {**limits, _name(call, Place.USER_LIMIT): body.value})
+    await _set_of_user(call, {**limits, _name(call, NameScope.USER_LIMIT): body.value})
     return no_content()
 
 
 async def delete_user_limit(call: Call) -> Answer:
     """Remove a limit of a user."""
-    name = _name(call, Place.USER_LIMIT)
+    name = _name(call, NameScope.USER_LIMIT)
     limits = call.context.users.limits_of(_user(call))
     await _set_of_user(call, {key: one for key, one in limits.items() if key != name})
     return no_content()

@@ -138,7 +138,7 @@ def _consume(world: _World, rng: random.Random) -> None:
 
 def _publish(world: _World, rng: random.Random) -> tuple[str, list[Fault]]:
     expires_ms = rng.choice([0, 0, world.clock.wall_ms() + rng.choice(_JUMPS_MS)])
-    bodies = [b"%d " % (world.number + place) + rng.randbytes(50) for place in range(3)]
+    bodies = [b"%d " % (world.number + index) + rng.randbytes(50) for index in range(3)]
     world.number += len(bodies)
     envelope = Envelope("", "orders", b"\x10\x00\x02", persistent=True)
     messages = [Message(envelope, body) for body in bodies]

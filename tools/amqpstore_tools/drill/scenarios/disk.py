@@ -86,12 +86,12 @@ def _look_at_syncs(run: DrillRun) -> None:
     if reason := own_disk.unseen(mount):
         run.account.unknown.append(reason)
         return
-    place = _place_beside(of_store, run.settings.work)
-    if place is None:
+    index = _directory_beside(of_store, run.settings.work)
+    if index is None:
         hint = "name a directory on its file system with --work"
         run.account.unknown.append(f"the syncs of {of_store}: {hint}")
         return
-    syncs = own_disk.measure(place)
+    syncs = own_disk.measure(index)
     run.account.checked(["I15"])
     run.account.did["syncs measured"] += syncs.number
     run.account.did["microseconds a sync"] = round(1e6 * syncs.sync_s)
@@ -99,7 +99,7 @@ def _look_at_syncs(run: DrillRun) -> None:
         run.found("I15", text, f"{mount.kind} at {mount.at}")
 
 
-def _place_beside(of_store: str, work: str) -> str | None:
+def _directory_beside(of_store: str, work: str) -> str | None:
     """Return a directory on the file system of a store, that is not in it; None if there is no
     such directory that may be written to.
     """
@@ -204,10 +204,10 @@ def _faults(directory: str, promised: _Told, seed: str) -> Iterator[Fault]:
         store.abandon()
     yield from observation.faults
     yield from reported_damage(observation.report)
-    places_of = {name: _batches(name, observation) for name in QUEUES}
-    for name, places in places_of.items():
-        yield from _queue_faults(name, places, observation, promised, seed)
-    left, right = ({batch for batch, _ in places_of[name]} for name in QUEUES)
+    indexes_of_queue = {name: _batches(name, observation) for name in QUEUES}
+    for name, indexes in indexes_of_queue.items():
+        yield from _queue_faults(name, indexes, observation, promised, seed)
+    left, right = ({batch for batch, _ in indexes_of_queue[name]} for name in QUEUES)
     for batch in left ^ right:
         # One that was acked is no longer in the first queue, told or not.
         if batch in left or batch % ACKED:
@@ -220,22 +220,22 @@ def _batches(name: str, observation: Observation) -> list[tuple[int, int]]:
 
 
 def _queue_faults(
-    name: str, places: list[tuple[int, int]], observation: Observation, told: _Told, seed: str
+    name: str, indexes: list[tuple[int, int]], observation: Observation, told: _Told, seed: str
 ) -> Iterator[Fault]:
     queue = observation.queues.get(name)
     bodies = [seen.payload.body for seen in queue.ready] if queue else []
     acked = told.acked if name == QUEUES[0] else set()
-    for place, body in zip(places, bodies, strict=True):
-        if body != body_of(seed, *place):
-            yield "I2", f"{name} has a message that was never sent like that ({place})"
-        if place[0] in acked:
-            yield "I5", f"{place} was acked in {name}, and is back"
-    if places != sorted(set(places)):
+    for index, body in zip(indexes, bodies, strict=True):
+        if body != body_of(seed, *index):
+            yield "I2", f"{name} has a message that was never sent like that ({index})"
+        if index[0] in acked:
+            yield "I5", f"{index} was acked in {name}, and is back"
+    if indexes != sorted(set(indexes)):
         yield "I6", f"{name} is out of order, or has messages twice"
     # Acks of the last batch may be durable before it is told.
     promised = told.published - acked
     if name == QUEUES[0]:
         promised -= {max(told.published, default=-1)}
-    missing = {(batch, place) for batch in promised for place in range(MESSAGES)} - {*places}
+    missing = {(batch, index) for batch in promised for index in range(MESSAGES)} - {*indexes}
     if missing:
         yield "I1", f"{name}: {len(missing)} messages that were durable are lost"

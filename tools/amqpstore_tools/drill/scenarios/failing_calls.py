@@ -63,10 +63,10 @@ def fail_one_call(
         keep_unknown_files(outside)
         play(outside, random.Random(seed), _STEPS)  # noqa: S311 (no secret)
 
-    places = _places(run, base, told, verbs)
-    if not places:
+    numbers = _call_numbers(run, base, told, verbs)
+    if not numbers:
         return
-    nth = rng.choice(places)
+    nth = rng.choice(numbers)
     faults = LastingFaults(nth, kind, verbs) if for_good else Faults(nth, kind)
     outside = base.outside(functools.partial(open_faulty_store, faults=faults))
     error: Exception | None = None
@@ -117,14 +117,14 @@ def _is_of_the_log(call: str) -> bool:
     return path.startswith(f"{DIRECTORY}/{SEGMENTS}/") and verb in ("append", "datasync")
 
 
-def _places(run: DrillRun, base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
+def _call_numbers(run: DrillRun, base: Base, told: _Told, verbs: Sequence[str]) -> list[int]:
     """Return which calls of a history may fail: those that begin with one of `verbs`, counted from
     0.
     """
     faults = Faults(-1)
     with before_harm(run):
         told(base.outside(functools.partial(open_faulty_store, faults=faults)))
-    return [place for place, call in enumerate(faults.calls) if call.startswith(tuple(verbs))]
+    return [number for number, call in enumerate(faults.calls) if call.startswith(tuple(verbs))]
 
 
 def _restart_faults(

@@ -3,8 +3,8 @@
 The first of three rounds moves messages between queues in transactions; the others publish, take,
 ack, purge and restart, each in another history. The images that a cut may leave at each operation
 are recovered, recovery is itself cut, and the recovered store is used; see `explorer`. If the
-length of the history is given there is only one, and each round checks more images of it: in parts,
-each of which remembers only what it has seen itself, so that they can be explored on other
+length of the history is given there is only one, and each round checks more images of it: in
+shares, each of which remembers only what it has seen itself, so that they can be explored on other
 machines.
 """
 
@@ -30,8 +30,8 @@ from amqpstore_tools.drill.verdict import INVARIANTS, Step
 
 ABOUT = "cut the power at every write of a random workload, and recover what is left"
 
-PARTS = 16
-"""The parts of the one history."""
+SHARES = 16
+"""The number of shares of the one history, which run at the same time."""
 
 _STEPS = 60
 _IMAGES_AN_OPERATION = 24
@@ -69,16 +69,16 @@ def run(run: DrillRun) -> None:
 
 def _explore_one(run: DrillRun, base: Base, length: int) -> None:
     trace = _history(run, base, run.rng_of_all("history"), length)
-    chosen = [run.settings.part] if run.settings.part else [*range(1, PARTS + 1)]
-    parts = [_Exploration(run, trace, part) for part in chosen]
+    chosen = [run.settings.share] if run.settings.share else [*range(1, SHARES + 1)]
+    shares = [_Exploration(run, trace, share) for share in chosen]
     is_first = 1 in chosen
     for rng in run.rounds():
         if is_first:
             _explore_moves(run, rng, base)
             is_first = False
-        for part in parts:
+        for share in shares:
             if not run.is_over:
-                part.explore()
+                share.explore()
 
 
 def _history(run: DrillRun, base: Base, rng: random.Random, steps: int) -> Trace:
@@ -92,13 +92,13 @@ def _history(run: DrillRun, base: Base, rng: random.Random, steps: int) -> Trace
 class _Exploration:
     """One history, or a part of it, from 1. Each exploration makes other random choices."""
 
-    def __init__(self, run: DrillRun, trace: Trace, part: int | None = None) -> None:
+    def __init__(self, run: DrillRun, trace: Trace, share: int | None = None) -> None:
         self._run = run
         self._trace = trace
         self._numbers = trace.numbers
-        if part is not None:
+        if share is not None:
             count = len(self._numbers)
-            self._numbers = self._numbers[count * (part - 1) // PARTS : count * part // PARTS]
+            self._numbers = self._numbers[count * (share - 1) // SHARES : count * share // SHARES]
         self._explorer = explorer.Explorer(
             open_store,
             "",
@@ -106,7 +106,7 @@ class _Exploration:
             images_in_recovery=_IMAGES_IN_RECOVERY,
             cuts_in_recovery=_CUTS_IN_RECOVERY,
             go_on=self._go_on,
-            remembered=REMEMBERED if part is None else REMEMBERED // PARTS,
+            remembered=REMEMBERED if share is None else REMEMBERED // SHARES,
         )
         self._counted = explorer.Result()
 

@@ -21,7 +21,7 @@ from typing import Protocol
 from amqpstore_tools.drill.copying import copy_store
 from amqpstore_tools.drill.run import DrillRun, DrillSettings, LeftOutError
 from amqpstore_tools.drill.scenarios import SCENARIOS
-from amqpstore_tools.drill.scenarios.power_cut import PARTS
+from amqpstore_tools.drill.scenarios.power_cut import SHARES
 from amqpstore_tools.drill.verdict import Account
 
 ON_ONE_MACHINE = ("kill", "disk", "cluster")
@@ -93,7 +93,7 @@ def _waves(run: DrillRun, width: int) -> Iterator[list[DrillSettings]]:
     """Yield the tasks of a run that may run at the same time."""
     settings = run.settings
     if run.account.scenario == "power-cut" and settings.operations:
-        yield _parts(settings, width)
+        yield _shares(settings, width)
         return
     number = settings.round or 1
     last = settings.round or settings.rounds
@@ -107,14 +107,14 @@ def _waves(run: DrillRun, width: int) -> Iterator[list[DrillSettings]]:
         number = end
 
 
-def _parts(settings: DrillSettings, width: int) -> list[DrillSettings]:
+def _shares(settings: DrillSettings, width: int) -> list[DrillSettings]:
     """Return the parts of one history; the bounds are divided among them."""
     shared = dataclasses.replace(
         settings,
-        seconds=settings.seconds and settings.seconds * width / PARTS,
-        images=settings.images and -(-settings.images // PARTS),
+        seconds=settings.seconds and settings.seconds * width / SHARES,
+        images=settings.images and -(-settings.images // SHARES),
     )
-    return [dataclasses.replace(shared, part=part) for part in range(1, PARTS + 1)]
+    return [dataclasses.replace(shared, share=share) for share in range(1, SHARES + 1)]
 
 
 def _task(name: str, settings: DrillSettings) -> Account | str:

@@ -33,10 +33,10 @@ def tear(path: str, rng: random.Random) -> str:
     """Damage a catalog's file; returns how."""
     size = os.path.getsize(path)
     step = rng.choice([_SECTOR_BYTES, _PAGE_BYTES])
-    place = rng.randrange(size // step) * step
+    offset = rng.randrange(size // step) * step
     with open(path, "r+b") as file:
         if rng.random() < 0.3:
-            end = rng.choice([place, rng.randrange(size)])
+            end = rng.choice([offset, rng.randrange(size)])
             file.truncate(end)
             return f"truncated at byte {end} of {size}"
         how = rng.choice(["zeros", "garbage", "stale bytes"])
@@ -47,6 +47,6 @@ def tear(path: str, rng: random.Random) -> str:
         else:
             file.seek(rng.randrange(size // step) * step)
             content = file.read(step)
-        file.seek(place)
+        file.seek(offset)
         file.write(content)
-    return f"overwritten with {step} bytes of {how} at {place} of {size}"
+    return f"overwritten with {step} bytes of {how} at {offset} of {size}"

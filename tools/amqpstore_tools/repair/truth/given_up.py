@@ -49,20 +49,20 @@ def give_up(trust: Trust, truth: Truth) -> None:
     # What an earlier repair gave up may still be put back.
     lost_lsns += _missing_of(trust.given_up.lsns, lsns)
     lost_ids += _missing_of(trust.given_up.message_ids, truth.homes.known)
-    places = [
+    pieces = [
         GivenUpRange(queue.id, *lost) for queue in truth.queues.values() for lost in queue.lost
     ]
-    places += [
+    pieces += [
         one.slice(first, end)
         for one in trust.given_up_ranges
         if one.queue_id in truth.queues
         for first, end in truth.homes.known.missing(one.first_id, one.end_id)
     ]
-    lost_ids += [(one.first_id, one.end_id) for one in places]
+    lost_ids += [(one.first_id, one.end_id) for one in pieces]
     truth.given_up = GivenUpRow(
         [list(one) for one in PresentNumbers(lost_lsns).ranges],
         [list(one) for one in PresentNumbers(lost_ids).ranges],
-        [list(one) for one in sorted({*places})],
+        [list(one) for one in sorted({*pieces})],
     )
 
 
@@ -71,9 +71,9 @@ def put_back(trust: Trust, placements: Placements, homes: Homes) -> None:
     for one in trust.given_up_ranges:
         if queue := placements.queues.get(one.queue_id):
             for first, end in homes.known.within(one.first_id, one.end_id):
-                place = one.slice(first, end)
+                piece = one.slice(first, end)
                 placements.explained.add(first, end)
-                queue.put(Run(place.first_sequence, place.message_count, first_id=first))
+                queue.put(Run(piece.first_sequence, piece.message_count, first_id=first))
 
 
 class _Known(Protocol):

@@ -40,5 +40,5 @@ class Holders:
         if not self._starts:
             self._starts = sorted(self.changes)
             self._counts = list(accumulate(self.changes[start] for start in self._starts))
-        place = bisect_right(self._starts, message_id) - 1
-        return self._counts[place] if place >= 0 else 0
+        index = bisect_right(self._starts, message_id) - 1
+        return self._counts[index] if index >= 0 else 0

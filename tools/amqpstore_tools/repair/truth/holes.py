@@ -72,14 +72,14 @@ def fill_by_order(trust: Trust, placements: Placements, indexed: Indexed) -> lis
         return []
     ((queue_id, holes),) = indexed.holes.items()
     queue = placements.queues[queue_id]
-    places = []
+    indexes = []
     for hole in holes:
         if hole.acked is None:
             return []
-        places += [
-            (hole.first + place, hole.times(hole.first + place))
-            for place, is_acked in enumerate(hole.acked)
-            if not is_acked and queue.ready.at(hole.first + place) is None
+        indexes += [
+            (hole.first + index, hole.times(hole.first + index))
+            for index, is_acked in enumerate(hole.acked)
+            if not is_acked and queue.ready.at(hole.first + index) is None
         ]
     held = placements.holders(indexed.elsewhere)
     missing = [
@@ -87,16 +87,16 @@ def fill_by_order(trust: Trust, placements: Placements, indexed: Indexed) -> lis
         for message_id, references in trust.accounted.live()
         if references != held[message_id]
     ]
-    if len(missing) != len(places) or any(short != 1 for _, short in missing):
+    if len(missing) != len(indexes) or any(short != 1 for _, short in missing):
         return []
-    for (sequence, times), (message_id, _) in zip(sorted(places), missing, strict=True):
+    for (sequence, times), (message_id, _) in zip(sorted(indexes), missing, strict=True):
         queue.put(Run(sequence, 1, first_id=message_id, delivery_count=times))
         placements.explained.add(message_id, message_id + 1)
     name = queue_name(queue.definition) or f"#{queue_id}"
-    if not places:
+    if not indexes:
         return []
     note = (
-        f"queue {name}: {len(places)} messages are placed in the order of their ids; their expiry "
+        f"queue {name}: {len(indexes)} messages are placed in the order of their ids; their expiry "
         "times and priorities are no longer known"
     )
     return [note]

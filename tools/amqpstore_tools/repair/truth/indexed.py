@@ -113,54 +113,54 @@ class _Index:
     def _salvage(self, queue: QueueTruth, state: IndexState, blocks: list[Entries | None]) -> None:
         """Use the sound part of a damaged index file, and note the rest."""
         acked = Bits.of(state.acked, state.entries)
-        places = _places(blocks, state.entries)
-        last_sequence, last_place = state.first - 1, 0
-        for place, block in places:
+        indexes = _with_indexes(blocks, state.entries)
+        last_sequence, last_index = state.first - 1, 0
+        for index, block in indexes:
             if block is None:
                 continue
-            if place < 0:
+            if index < 0:
                 self._put_unsure(queue, block)
             else:
                 count = len(block.ids)
                 part = IndexState(
                     *(state.number, 0, count, block.sequences[0], block.sequences[-1] + 1),
-                    acked=Bits(acked[place : place + count]).packed(),
+                    acked=Bits(acked[index : index + count]).packed(),
                     delivered={
-                        at - place: times
+                        at - index: times
                         for at, times in state.delivered.items()
-                        if place <= at < place + count
+                        if index <= at < index + count
                     },
                     postponed=state.postponed,
                     postponed_deliveries=state.postponed_deliveries,
                 )
                 for run in live_runs(block, part, 0, MOST):
                     queue.put(run)
-            self._note_hole(queue, state, last_sequence + 1, block.sequences[0], last_place, place)
+            self._note_hole(queue, state, last_sequence + 1, block.sequences[0], last_index, index)
             last_sequence = block.sequences[-1]
-            last_place = place + len(block.ids) if place >= 0 else -1
+            last_index = index + len(block.ids) if index >= 0 else -1
         end = max(state.end, last_sequence + 1)
-        self._note_hole(queue, state, last_sequence + 1, end, last_place, state.entries)
+        self._note_hole(queue, state, last_sequence + 1, end, last_index, state.entries)
         queue.next_sequence = max(queue.next_sequence, end)
 
     def _note_hole(
-        self, queue: QueueTruth, state: IndexState, first: int, end: int, place: int, stop: int
+        self, queue: QueueTruth, state: IndexState, first: int, end: int, index: int, stop: int
     ) -> None:
         """Note that entries of these places, within these sequences, are lost."""
-        if first >= end or (place >= 0 and place == stop):
+        if first >= end or (index >= 0 and index == stop):
             return
         counts = [*state.delivered.values(), *(one[2] for one in state.postponed_deliveries)]
         hole = Hole(first, end, None, {first: max(counts)} if counts else {})
-        if 0 <= place < stop and stop - place == end - first:
+        if 0 <= index < stop and stop - index == end - first:
             acked = Bits.of(state.acked, state.entries)
             delivered = {
-                first + at - place: times
+                first + at - index: times
                 for at, times in state.delivered.items()
-                if place <= at < stop
+                if index <= at < stop
             }
             for start, behind, times in state.postponed_deliveries:
                 for sequence in range(max(start, first), min(behind, end)):
                     delivered[sequence] = max(delivered.get(sequence, 0), times)
-            hole = Hole(first, end, Bits(acked[place:stop]), delivered)
+            hole = Hole(first, end, Bits(acked[index:stop]), delivered)
         self._out.holes.setdefault(queue.id, []).append(hole)
 
     def _read_unrowed(self, image: IndexImage, known_bytes: int) -> None:
@@ -191,11 +191,11 @@ class _Index:
         them.
         """
         unseen = self._trust.passed_over.message_ids
-        for place, (sequence, message_id) in enumerate(
+        for index, (sequence, message_id) in enumerate(
             zip(block.sequences, block.ids, strict=True)
         ):
             if sequence < head and message_id in unseen:
-                yield block.slice(place, place + 1)
+                yield block.slice(index, index + 1)
 
     def _put_unsure(
         self,
@@ -209,7 +209,7 @@ class _Index:
         acked.
         """
         count = len(block.ids)
-        delivered = {place: times for place, times in enumerate(block.delivery_counts) if times}
+        delivered = {index: times for index, times in enumerate(block.delivery_counts) if times}
         state = IndexState(0, 0, count, block.sequences[0], block.sequences[-1] + 1)
         # An entry of before the checkpoint may have been acked at any time: no ack of it is missing
         # only if the whole log is there. Of one behind it, the log behind it has the acks.
@@ -232,19 +232,19 @@ class _Index:
                 held.update(ids.intersection(range(run.first_id, run.first_id + run.count)))
         for queue, entries, state in self._doubtful:
             acked = Bits.of(state.acked, state.entries)
-            for place, (sequence, message_id) in enumerate(
+            for index, (sequence, message_id) in enumerate(
                 zip(entries.sequences, entries.ids, strict=True)
             ):
                 references = self._trust.accounted.references(message_id)
                 if references is None:
                     continue
-                if acked[place] and references > held[message_id]:
-                    entry = entries.slice(place, place + 1)
+                if acked[index] and references > held[message_id]:
+                    entry = entries.slice(index, index + 1)
                     alone = IndexState(0, 0, 1, sequence, sequence + 1)
                     for run in live_runs(entry, alone, 0, MOST):
                         queue.put(run)
                     held[message_id] += 1
-                elif not acked[place] and references < held[message_id]:
+                elif not acked[index] and references < held[message_id]:
                     queue.ready.remove(sequence, 1)
                     held[message_id] -= 1
 
@@ -281,8 +281,8 @@ def _blocks(image: IndexImage, size: int | None, start: int = 0) -> Iterator[Ent
     """Yield the blocks of an index file from `start` up to `size`, and None for lost ones."""
     was_lost = False
     for found in image.blocks(size):
-        place = found.offset if isinstance(found, Gap) else found[0].offset
-        if place < start:
+        index = found.offset if isinstance(found, Gap) else found[0].offset
+        if index < start:
             continue
         is_lost = isinstance(found, Gap) or found[1] != image.queue_id or not _ascend(found[2])
         if is_lost:
@@ -301,23 +301,23 @@ def _ascend(entries: Entries) -> bool:
     )
 
 
-def _places(blocks: Iterable[Entries | None], total: int) -> list[tuple[int, Entries | None]]:
+def _with_indexes(blocks: Iterable[Entries | None], total: int) -> list[tuple[int, Entries | None]]:
     """Return each block with the place of its first entry in the file; -1 if unknown."""
     found = list(blocks)
     placed: list[tuple[int, Entries | None]] = [(-1, block) for block in found]
-    place = 0
+    index = 0
     for at, block in enumerate(found):
         if block is None:
             break
-        placed[at] = place, block
-        place += len(block.ids)
-    place = total
+        placed[at] = index, block
+        index += len(block.ids)
+    index = total
     for at in range(len(found) - 1, -1, -1):
         block = found[at]
         if block is None or placed[at][0] >= 0:
             break
-        place -= len(block.ids)
-        placed[at] = place, block
-    if place < 0 or (None not in found and place != total):
+        index -= len(block.ids)
+        placed[at] = index, block
+    if index < 0 or (None not in found and index != total):
         return [(-1, block) for block in found]
     return placed

@@ -13,7 +13,7 @@ from amqpstore.evidence.present_numbers import PresentNumbers
 from amqpstore.format.runs import Run
 from amqpstore_tools.repair.evidence import Accounted
 from amqpstore_tools.repair.facts import Facts, LogBatch, SegmentFacts
-from amqpstore_tools.repair.losses import Place, last_loss
+from amqpstore_tools.repair.losses import SegmentOffset, last_loss
 
 MOST = 1 << 64
 """More than any number."""
@@ -22,7 +22,7 @@ _INDEX_CODES = {"index-missing", "index-damaged", "index-order", "index-row-diff
 
 
 class GivenUpRange(NamedTuple):
-    """A place of messages that the last repair gave up."""
+    """A run of messages that the last repair gave up."""
 
     queue_id: int
     first_sequence: int
@@ -58,9 +58,9 @@ class Trust:
         rows_of = _no_rows if rows is None else rows.__getitem__
         self.given_up = PassedOver.given_up(rows_of)
         self.given_up_ranges = [
-            GivenUpRange(*place)
+            GivenUpRange(*stored)
             for row in tables.GIVEN_UP.read(rows_of).values()
-            for place in row.places
+            for stored in row.places
         ]
         self.passed_over = PassedOver.read(rows_of)
         if any(_has_any(segment, self.given_up) for segment in facts.segments):
@@ -73,7 +73,7 @@ class Trust:
         self.is_index_whole = not self.is_index_lost and not facts.codes & _INDEX_CODES
         self.complete_from = _acks_are_complete_from(facts)
         start = self.position
-        self.lost_at: Place | None = None
+        self.lost_at: SegmentOffset | None = None
         if start:
             self.lost_at = last_loss(facts, (start.segment, start.offset))
 

@@ -127,8 +127,8 @@ class Placements:
         unsure = self.unsure.setdefault(queue.id, Ranges())
         queue.next_sequence = max(queue.next_sequence, run.end)
         are_dead = [
-            bool(acked[place]) if acked is not None else self._is_dead(run.first_id + place)
-            for place in range(run.count)
+            bool(acked[index]) if acked is not None else self._is_dead(run.first_id + index)
+            for index in range(run.count)
         ]
         sequence = run.first_sequence
         for is_dead, group in groupby(are_dead):

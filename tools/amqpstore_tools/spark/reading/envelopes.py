@@ -78,14 +78,14 @@ class EnvelopeColumns:
             return {}
         distinct = dict.fromkeys(numbers)
         rows = []
-        for place, number in enumerate(distinct):
-            distinct[number] = place
+        for index, number in enumerate(distinct):
+            distinct[number] = index
             rows.append({} if number < 0 else self._decoded(head_at(number)))
-        places = pa.array(map(distinct.__getitem__, numbers), pa.int32(), size=len(numbers))
+        indexes = pa.array(map(distinct.__getitem__, numbers), pa.int32(), size=len(numbers))
         found = {}
         for field in self._fields:
             values = [row.get(field.name) for row in rows]
-            found[field.name] = array_of(values, field.type).take(places)
+            found[field.name] = array_of(values, field.type).take(indexes)
         return found
 
     def _decoded(self, head: bytes) -> Envelope:
@@ -110,12 +110,12 @@ def batches_of(
     """Yield batches. Args: names, of the values in a row; schema, the requested columns; most, the
     rows of a batch.
     """
-    places = [names.index(field.name) for field in schema]
+    indexes = [names.index(field.name) for field in schema]
     rows = iter(rows)
     while some := list(islice(rows, most)):
         columns = list(zip(*some, strict=True))
         arrays = [
-            array_of(list(columns[place]), field.type)
-            for place, field in zip(places, schema, strict=True)
+            array_of(list(columns[index]), field.type)
+            for index, field in zip(indexes, schema, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -60,23 +60,23 @@ def runs_of(queue_id: int, entries: Entries) -> Iterator[LiveRun]:
         yield LiveRun(queue_id, ids[0], sequences[0], size, counts[0], expires_ms[0], levels[0])
         return
     start = 0
-    for place in range(1, size + 1):
+    for index in range(1, size + 1):
         if (
-            place == size
-            or ids[place] != ids[place - 1] + 1
-            or sequences[place] != sequences[place - 1] + 1
-            or any(column[place] != column[start] for column in alike)
+            index == size
+            or ids[index] != ids[index - 1] + 1
+            or sequences[index] != sequences[index - 1] + 1
+            or any(column[index] != column[start] for column in alike)
         ):
             yield LiveRun(
                 queue_id,
                 ids[start],
                 sequences[start],
-                place - start,
+                index - start,
                 counts[start],
                 expires_ms[start],
                 levels[start],
             )
-            start = place
+            start = index
 
 
 class Collector:
@@ -96,19 +96,19 @@ class Collector:
         for whole in runs:
             run = whole
             while run.size:
-                place = bisect_right(self._first_ids, run.first_id) - 1
-                if place < 0:
+                index = bisect_right(self._first_ids, run.first_id) - 1
+                if index < 0:
                     self.homeless += run.size
                     break
                 end = run.end_id
-                if place + 1 < len(self._first_ids):
-                    end = min(end, self._first_ids[place + 1])
-                _append(self._runs[place], run.slice(run.first_id, end))
+                if index + 1 < len(self._first_ids):
+                    end = min(end, self._first_ids[index + 1])
+                _append(self._runs[index], run.slice(run.first_id, end))
                 run = run.slice(end, run.end_id)
 
-    def packed(self, place: int) -> bytes:
+    def packed(self, index: int) -> bytes:
         """Return the runs of the segment at a place, for `LiveRuns`."""
-        runs = sorted(self._runs[place], key=lambda run: (run.first_id, run.queue_id))
+        runs = sorted(self._runs[index], key=lambda run: (run.first_id, run.queue_id))
         columns = (
             array(code, column)
             for code, column in zip(_COLUMNS, zip(*runs, strict=True), strict=False)
@@ -155,19 +155,19 @@ class LiveRuns:
 
     def within(self, first_id: int, end_id: int) -> Iterator[LiveRun]:
         """Yield parts of runs that have ids from `first_id` to before `end_id`, ascending."""
-        place = bisect_right(self._ends, first_id)
+        index = bisect_right(self._ends, first_id)
         stop = bisect_left(self._first_ids, end_id)
-        for run in self._runs[place:stop]:
+        for run in self._runs[index:stop]:
             if run.end_id > first_id:
                 yield run.slice(first_id, end_id)
 
     def held(self, first_id: int, end_id: int) -> Iterator[tuple[int, int, int]]:
         """Yield stretches from `first_id` to before `end_id`, and how many queues hold each."""
-        place = bisect_right(self._steps, first_id) - 1
+        index = bisect_right(self._steps, first_id) - 1
         while first_id < end_id:
-            count = self._counts[place] if place >= 0 else 0
-            place += 1
-            end = min(self._steps[place], end_id) if place < len(self._steps) else end_id
+            count = self._counts[index] if index >= 0 else 0
+            index += 1
+            end = min(self._steps[index], end_id) if index < len(self._steps) else end_id
             if end > first_id:
                 yield first_id, end, count
             first_id = end

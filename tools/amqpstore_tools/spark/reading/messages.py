@@ -87,11 +87,11 @@ def _of_run(ids: array[int], run: LiveRun, state: str, references: int) -> Itera
     wanted = run.first_id
     for start, count in [*_present(ids, run.first_id, run.end_id), (len(ids), 0)]:
         found = ids[start] if count else run.end_id
-        for place, size in ((-1, found - wanted), (start, count)):
+        for index, size in ((-1, found - wanted), (start, count)):
             if size:
                 offset = wanted - run.first_id
                 yield Stretch(
-                    place,
+                    index,
                     size,
                     run.queue_id,
                     run.first_sequence + offset,
@@ -114,10 +114,10 @@ def _acked(batch: BatchColumns, live: LiveRuns) -> Iterator[Stretch]:
         mine = [run for run in live.within(first, end) if run.queue_id == operation.queue_id]
         for start, stop in _between(mine, first, end):
             for held_from, held_to, references in live.held(start, stop):
-                for place, count in _present(batch.ids, held_from, held_to):
-                    message_id = batch.ids[place]
+                for index, count in _present(batch.ids, held_from, held_to):
+                    message_id = batch.ids[index]
                     yield Stretch(
-                        place,
+                        index,
                         count,
                         operation.queue_id,
                         operation.first_sequence + message_id - first,
@@ -145,11 +145,11 @@ def _present(ids: array[int], first: int, end: int) -> Iterator[tuple[int, int]]
         if ids[stop - 1] - ids[start] == stop - 1 - start:
             yield start, stop - start
             return
-        place = start + 1
-        while ids[place] == ids[place - 1] + 1:
-            place += 1
-        yield start, place - start
-        start = place
+        index = start + 1
+        while ids[index] == ids[index - 1] + 1:
+            index += 1
+        yield start, index - start
+        start = index
 
 
 class MessageBatches:
@@ -253,13 +253,13 @@ class MessageBatches:
         )
 
     def _made(self, scanner: ColumnScanner) -> pa.RecordBatch:
-        places = pa.array(self._runs, pa.int32())
+        indexes = pa.array(self._runs, pa.int32())
         count = len(self._ids)
         found = self._envelopes.columns(scanner.heads.__getitem__, self._heads)
         for name, values in zip(_OF_STRETCH, zip(*self._columns, strict=True), strict=True):
             if name in self._has:
                 kind = self._schema.field(name).type
-                found[name] = pa.array(values, kind).take(places)
+                found[name] = pa.array(values, kind).take(indexes)
         found["id"] = _numbers(self._ids)
         found["position"] = _numbers(self._sequences, none=0)
         found["offset"] = _numbers(self._offsets, none=-1)

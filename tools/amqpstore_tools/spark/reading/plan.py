@@ -127,8 +127,8 @@ class _Plan:
                 collector.add(runs_of(queue.id, entries))
         numbers = {one.number for one in images}
         return {
-            one.number: collector.packed(place)
-            for place, one in enumerate(known)
+            one.number: collector.packed(index)
+            for index, one in enumerate(known)
             if one.number in numbers
         }
 

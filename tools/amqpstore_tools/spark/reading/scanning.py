@@ -116,12 +116,12 @@ class ColumnScanner(RecordScanner):
         last_id = self._last[Kind.MESSAGE]
         lead = PLAIN_MESSAGE | self._tag if self._tag >= 0 else -1
         base, last = self._base, len(content) - 32
-        place = offset - base
-        while place <= last:
+        at = offset - base
+        while at <= last:
             leads, message_id, written_in, length, header_checksum, payload_checksum = unpack(
-                content, place
+                content, at
             )
-            start = place + 32
+            start = at + 32
             end = start + length
             if leads != lead:
                 if lead != -1 or leads & ~BATCH_BITS != PLAIN_MESSAGE:
@@ -131,7 +131,7 @@ class ColumnScanner(RecordScanner):
                 written_in != number
                 or message_id <= last_id
                 or end > last + 32
-                or checksum(content[place : place + 24], seed) != header_checksum
+                or checksum(content[at : at + 24], seed) != header_checksum
             ):
                 break
             if head_number < 0 or not starts(head, start):
@@ -151,14 +151,14 @@ class ColumnScanner(RecordScanner):
             elif checksum(view[start:end], header_checksum) != payload_checksum:
                 break
             ids(message_id)
-            offsets(base + place)
+            offsets(base + at)
             sizes(end - body_at)
             heads(head_number)
             last_id = message_id
-            place = end
+            at = end
             if self._is_compacted and len(batch.ids) >= _MAX_MESSAGES:
                 break
-        return self._went_to(base + place, offset, lead, last_id)
+        return self._went_to(base + at, offset, lead, last_id)
 
     def _went_to(self, end: int, start: int, lead: int, last_id: int) -> int:
         """Use the sound messages from `start` to `end`, if there are any."""

@@ -110,8 +110,8 @@ class ConsumeReader(DataSourceStreamReader):
             raise StagedError(self._staging, f"messages {there} to {last - 1} are not there")
         most = self._options.task_messages
         return [
-            ConsumedPartition(pieces(self._staged, place, min(place + most, last)))
-            for place in range(first, last, most)
+            ConsumedPartition(pieces(self._staged, index, min(index + most, last)))
+            for index in range(first, last, most)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

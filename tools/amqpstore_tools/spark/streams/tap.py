@@ -331,16 +331,16 @@ def _of_batch(
 ) -> Iterator[pa.RecordBatch]:
     """Yield one Arrow batch: a batch of the log is no larger."""
     rows: list[tuple[Any, ...]] = []
-    places: list[int] = []
-    index = {message_id: place for place, message_id in enumerate(batch.ids)}
+    ats: list[int] = []
+    index = {message_id: at for at, message_id in enumerate(batch.ids)}
     letters = _dead_letters(batch, scanner)
     for operation in batch.operations:
         kind, count, queue_id, first_sequence, first_id, detail, _ = operation
         name = names.get(queue_id, QueueIdentity(None, None))
         for step in range(count):
             is_publish = kind == OperationKind.ENQUEUE
-            place = index.get(first_id + step, -1) if is_publish else -1
-            places.append(place)
+            at = index.get(first_id + step, -1) if is_publish else -1
+            ats.append(at)
             rows.append(
                 (
                     batch.lsn,
@@ -352,19 +352,19 @@ def _of_batch(
                     first_sequence + step,
                     first_id + step if is_publish else None,
                     detail if kind == OperationKind.DELIVERED else None,
-                    batch.heads[place] in letters if place >= 0 else None,
+                    batch.heads[at] in letters if at >= 0 else None,
                 )
             )
     if not rows:
         return
-    heads = [batch.heads[place] if place >= 0 else -1 for place in places]
+    heads = [batch.heads[at] if at >= 0 else -1 for at in ats]
     columns = EnvelopeColumns(schema).columns(scanner.heads.__getitem__, heads)
     own = pa.schema([field for field in schema if field.name in _EVENT_COLUMNS])
     if own.names:
         for own_batch in batches_of(rows, _EVENT_COLUMNS, own, most=len(rows)):
             columns |= dict(zip(own.names, own_batch.columns, strict=True))
     if "body" in schema.names:
-        bodies = [batch.bodies[place] if place >= 0 else None for place in places]
+        bodies = [batch.bodies[at] if at >= 0 else None for at in ats]
         columns["body"] = pa.array([None if one is None else bytes(one) for one in bodies])
         columns["body"] = columns["body"].cast(pa.binary())
     yield pa.RecordBatch.from_arrays([columns[field.name] for field in schema], schema=schema)
