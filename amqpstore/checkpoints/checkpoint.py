@@ -58,7 +58,9 @@ class Written(NamedTuple):
 
 
 class _Commitment(NamedTuple):
-    """The changes to commit; and for afterwards, paths to remove, and segments that are gone."""
+    """The changes to commit, and what follows the commit: paths to remove, and segments that are
+    gone.
+    """
 
     changes: list[Change]
     gone: list[str]

@@ -15,7 +15,7 @@ class Departure(enum.IntEnum):
 
     A message that leaves has exactly one. One that dies (it is rejected, expires, is dropped or
     delivered too often) and whose dead letter arrives nowhere has left by CYCLE or NO_ROUTE, not by
-    what it died of: that is what an operator has to know of it.
+    what it died of: that is what an operator has to know.
     """
 
     ACKED = 1
@@ -31,7 +31,8 @@ class Departure(enum.IntEnum):
     PUBLISH_REJECTED = 6
     """The queue was full and refuses then, or has failed: it never entered the queue."""
     CYCLE = 7
-    """The message was a dead letter that only queues would have got in which it had been before."""
+    """The message was a dead letter whose only destinations were queues that it had been in before.
+    """
     NO_ROUTE = 8
     """The message was a dead letter, or a delayed message at its time, and no queue was bound for
     it, or there was no such exchange.
@@ -70,5 +71,5 @@ class Departure(enum.IntEnum):
 
     @property
     def is_routine(self) -> bool:
-        """Whether it got where it was to go, so that there is nothing to tell."""
+        """Whether the message has reached its destination, so that there is nothing to report."""
         return self in (Departure.ACKED, Departure.RELEASED, Departure.RETURNED)

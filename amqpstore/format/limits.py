@@ -7,7 +7,7 @@ from typing import NamedTuple
 from amqpstore.format.index import ENTRIES_A_FILE
 
 PAGE_BYTES = 4096
-"""A disk with bad places fails to read whole pages of this size."""
+"""A disk with bad sectors fails to read whole pages of this size."""
 
 
 class StoreLimits(NamedTuple):

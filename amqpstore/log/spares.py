@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _MOST = 2
 
 _PAUSE_MS = 1000
-"""The least time between two: zeros for more would take as much of the disk as they save."""
+"""The shortest time between two spare segments: more would cost as much disk time as they save."""
 
 _MAX_BATCH_BYTES = 256 << 10
 """The largest batches, on average, for which a spare segment saves more than its zeros cost."""
@@ -119,7 +119,7 @@ class Spares:
             attempt(self._files.remove, self._ready.popleft())
 
     def close(self) -> None:
-        """Remove all of them, and keep none any more."""
+        """Remove all of them, and keep no more."""
         self._is_closed = True
         self.remove()
 

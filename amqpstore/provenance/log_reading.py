@@ -55,7 +55,9 @@ class LogReading:
         self._goes_on = goes_on
 
     def again(self) -> LogReading:
-        """Return one with an answer of its own, that may read what is left."""
+        """Return a reader with an answer of its own that may read as many bytes as this one has
+        left.
+        """
         return LogReading(
             *(self.files, self.directory, self.seed, self._decoder),
             *(self._goes_on, self.left_bytes),

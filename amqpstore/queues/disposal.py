@@ -40,7 +40,7 @@ class Disposal:
         self.free()
 
     def free(self) -> bool:
-        """Free some. Returns whether there are more."""
+        """Free some of the messages. Returns whether there are more."""
         runs, lists = self.runs, self.lists
         left = _MAX_FREED
         while runs and left > 0:

@@ -42,13 +42,14 @@ class WholeCopy(NamedTuple):
     tables: dict[str, dict[str, Value]]
 
     def encode(self) -> bytes:
-        """Return it as it is sent, and stored by the follower: a CRC-32C, and msgpack."""
+        """Encode the content as it is sent, and as the follower stores it: a CRC-32C, and msgpack.
+        """
         packed: bytes = msgpack.packb([self.files, self.tables])
         return _CHECKSUM.pack(crc32c(packed)) + packed
 
     @classmethod
     def decode(cls, content: bytes) -> WholeCopy:
-        """Read it. Raises: ValueError, which says what is wrong."""
+        """Decode the content. Raises: ValueError, which says what is wrong."""
         packed = content[_CHECKSUM.size :]
         if len(content) < _CHECKSUM.size or _CHECKSUM.unpack_from(content)[0] != crc32c(packed):
             raise ValueError("its checksum does not match")
@@ -80,7 +81,7 @@ class CopySource(NamedTuple):
 
     @classmethod
     def of(cls, rows_of: RowsOf, definitions: int, ends: Iterable[BatchEnd] = ()) -> CopySource:
-        """Return it for a store's catalog, which must not change meanwhile.
+        """Return the source for a store's catalog, which must not change meanwhile.
 
         Args: definitions, the number of the last commit of them; ends, of the last batches.
         Raises: ValueError: the last checkpoint is between two segments of the log, and the store no
@@ -112,7 +113,7 @@ class CopySource(NamedTuple):
         return cls(rows, sizes, segment)
 
     def copy(self, sizes: Mapping[str, int]) -> WholeCopy:
-        """Return the copy that is made from it. Args: sizes, of the files that exist."""
+        """Return the copy that is made from this source. Args: sizes, of the files that exist."""
         return WholeCopy({name: sizes[name] for name in self.sizes if name in sizes}, self.tables)
 
 

@@ -437,7 +437,7 @@ class App:
         clients.cancel()
 
     async def _stop_at_once(self, signals: AsyncIterator[int], clients: trio.CancelScope) -> None:
-        """Obey a second signal to stop: wait for no client."""
+        """Obey a second signal to stop: do not wait for clients."""
         async for number in signals:
             if number != signal.SIGHUP:
                 _log.warning("stopping at once", extra={"signal": signal.Signals(number).name})
@@ -535,7 +535,7 @@ class App:
             self.connections.discard(connection)
 
     def _free_caches(self) -> None:
-        """Drop what can be found out again."""
+        """Free caches, whose content can be computed again."""
         for vhost in self.broker.vhosts.values():
             vhost.router.changed()
         for connection in self.connections:

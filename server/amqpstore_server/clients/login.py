@@ -40,8 +40,8 @@ NO_LOGIN = Login("", b"")
 
 
 def login_of(mechanism: str, response: bytes, certificate_user: str = "") -> Login | None:
-    """Parse a response; None if it is not valid for its mechanism. That of EXTERNAL is ignored, as
-    in RabbitMQ.
+    """Parse a response; None if it is not valid for its mechanism. The response of EXTERNAL is
+    ignored, as in RabbitMQ.
     """
     if mechanism == EXTERNAL:
         return Login(certificate_user, b"", mechanism) if certificate_user else None

@@ -34,7 +34,7 @@ class EtcdAnswers(Protocol):
     def viewed(self, view: View) -> None: ...
 
     def etcd_is_another(self, reason: str) -> None:
-        """Another etcd answers than the one that is known."""
+        """The etcd that answers is not the one that is known."""
 
     def granted(self, lease: int) -> None: ...
 
@@ -76,7 +76,7 @@ class EtcdDriver:
         self._watching = Watching(client, answers.viewed)
 
     def carry_out(self, effect: EtcdEffect) -> None:
-        """Begin what was asked for; never blocks."""
+        """Begin to carry out an effect; never blocks."""
         if isinstance(effect, KeepAlive):
             self._renewals.put(effect)
         elif isinstance(effect, ShowAlive):
@@ -153,7 +153,9 @@ def _is_same_read(last: object, effect: object) -> bool:
 
 
 def _is_waited_for(last: object, effect: object) -> bool:
-    """Tell whether a candidate waits for what would wait for a read. The read sees more then."""
+    """Tell whether a grant or an attempt would wait for a read: a candidate waits for it, and a
+    later read sees more.
+    """
     return isinstance(last, ReadKeys) and isinstance(effect, Grant | Attempt)
 
 

@@ -19,7 +19,7 @@ THREAD = "name look-up"
 
 class HostAddresses:
     """The addresses of one host; safe in all threads. One look-up is under way at a time, in a
-    thread of its own: whoever waits no longer leaves it to the next one.
+    thread of its own: a caller that stops waiting leaves it to the next one.
     """
 
     def __init__(self, host: str, timeout_s: float) -> None:
@@ -30,7 +30,7 @@ class HostAddresses:
         self._known: list[str] = []
 
     def get(self) -> list[str]:
-        """Return the addresses; those that were found last, if there is no answer now.
+        """Return the addresses, or those that were found last if there is no answer now.
 
         Raises: socket.gaierror, if there never was one.
         """

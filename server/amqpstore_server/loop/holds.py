@@ -1,8 +1,8 @@
 """Measures how long the event loop is held: the processor time of its longest turns, by the work in
 them.
 
-Everybody waits while one turn runs, so no work may take long in one go. What may be long notes its
-name in `BrokerServices.work`; a turn in which nothing was noted is traffic.
+All clients wait while one turn runs, so no work may take long in one go. Work that may be long
+notes its name in `BrokerServices.work`; a turn in which nothing was noted is traffic.
 """
 
 from __future__ import annotations

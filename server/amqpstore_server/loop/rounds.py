@@ -202,7 +202,7 @@ class LoopRounds:
         )
 
     def _release(self) -> None:
-        """Let those go on who waited for room."""
+        """Resume the tasks that waited for room."""
         held_back, self._held_back = self._held_back, []
         for caught_up in held_back:
             caught_up.set()

@@ -81,7 +81,7 @@ class Ticks:
         self._alarms.look(trio.current_time())
 
     def _stood_still(self, seconds: float) -> None:
-        """Do not count time against clients in which nothing was read from them."""
+        """Do not count against clients the time in which nothing was read from them."""
         _log.warning("the broker stood still", extra={"seconds": round(seconds, 1)})
         now = trio.current_time()
         self._services.ack_timeouts.stood_still(int(seconds * 1000))

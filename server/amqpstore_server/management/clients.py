@@ -56,7 +56,7 @@ def channels_of(connections: Collection[SocketConnection]) -> list[OpenChannel]:
 
 
 def open_consumers(context: ManagementContext) -> Iterator[OpenConsumer]:
-    """Yield the consumers of all queues: addresses of direct replies are none."""
+    """Yield the consumers of all queues: an address of direct replies does not count as one."""
     for connection in list(context.connections()):
         for channel in connection.amqp.channels:
             for consumer in channel.broker_channel.consumers.values():

@@ -16,7 +16,7 @@ from amqpstore_server.replication.member_log import MemberLog
 
 
 def catch_up(asked: CatchUp, companion: LeaderCompanion, log: MemberLog) -> Callable[[Write], None]:
-    """Return the job that sends all this on a link."""
+    """Return the job that sends the definitions and batches on a link."""
 
     def job(write: Write) -> None:
         end = log.end_of(asked.behind)

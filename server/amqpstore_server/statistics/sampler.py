@@ -152,7 +152,8 @@ class LastSample(NamedTuple):
 
 
 class _Objects(Generic[T]):
-    """The samples of all objects of one kind, by their counters: these outlive nothing.
+    """The samples of all objects of one kind, by their counters. Those of an object that is gone
+    are dropped with the next pass.
 
     Args: fields, of each; all_of, returns the objects that there are; counters_of, values_of, the
     counters of an object, and their values.
@@ -167,7 +168,7 @@ class _Objects(Generic[T]):
     ) -> None:
         self.bytes_of_one = series_bytes(OBJECTS, len(fields))
         self.active = 0
-        """How many have a series."""
+        """The number of objects that have a series."""
         self._width = len(fields)
         self._all_of = all_of
         self._counters_of = counters_of
@@ -176,7 +177,7 @@ class _Objects(Generic[T]):
         self._before: dict[object, LastSample] = {}
 
     def seen(self, counters: object) -> LastSample | None:
-        """Return what the last pass found of an object; None if it came after that."""
+        """Return what the last pass found of an object; None if the object came after that."""
         return self._seen.get(counters) or self._before.get(counters)
 
     def series(self, counters: object) -> CounterSeries | None:

@@ -93,7 +93,7 @@ def ask(arguments: argparse.Namespace, **request: Any) -> Any:
 
 
 def tell(arguments: argparse.Namespace, text: str, notes: Sequence[str] = ()) -> None:
-    """Say what was done, and what was taken but has no effect."""
+    """Print what was done, and notes about what was accepted but has no effect."""
     if arguments.json:
         write_json({"done": text, **({"notes": list(notes)} if notes else {})})
         return

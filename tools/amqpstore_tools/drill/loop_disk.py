@@ -19,13 +19,13 @@ _WITHOUT_THE_LOG = 2
 _TIMEOUT_S = 60.0
 
 KINDS = {"ext4": ("mkfs.ext4", "-q", "-F"), "xfs": ("mkfs.xfs", "-q", "-f")}
-"""By name: the command that makes one, of a size that each takes."""
+"""The command that makes each file system, by its name, with a size that it accepts."""
 
 _BYTES = 320 << 20
 
 
 class NoDiskError(Exception):
-    """There can be no such disk here; the message says why."""
+    """A disk cannot be made here; the message says why."""
 
 
 class LoopDisk:

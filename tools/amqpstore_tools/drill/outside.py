@@ -93,7 +93,7 @@ class Outside:
         return self._queues[name].durable
 
     def unacked_count(self, name: str) -> int:
-        """Run that were taken from a queue, and are held."""
+        """Runs that were taken from a queue, and are held."""
         return len(self._unacked[name])
 
     # The store's life.

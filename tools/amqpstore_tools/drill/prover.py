@@ -75,7 +75,7 @@ class Prover:
 
     @property
     def distinct_used(self) -> int:
-        """On how many of them the store was also used, and its recovery crashed."""
+        """The number of those disks on which the store was also used, and its recovery crashed."""
         return len(self._used)
 
     def recover(self, files: MemoryFiles) -> RecoveredImage:

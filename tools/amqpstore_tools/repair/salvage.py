@@ -87,8 +87,8 @@ def _gathered(table: str, best: _State, states: list[_State], strays: Rows) -> d
 
 
 def _add_later(known: Rows, others: Rows) -> None:
-    """Add what is certainly later than the rows that are known: of queues with higher ids, and of
-    index files of which more was acked by then.
+    """Add the rows that are certainly later than the known ones: of queues with higher ids, and of
+    index files with more acks by then.
     """
     counted = StoreRows.read(known.__getitem__).next_queue_id or 1
     for table in ("queues", "prepared"):

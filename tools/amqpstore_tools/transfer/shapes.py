@@ -31,8 +31,8 @@ _MAX_BYTES = 1 << 10
 """Longer properties are decoded field by field."""
 
 _MAX_TRIED = 32
-"""The number of properties in a column whose shape is looked for: for each that takes as long as to
-decode ten.
+"""The number of properties in a column whose shape is looked for: each takes as long as decoding
+ten.
 """
 
 _MAX_FAILED = 64
@@ -65,8 +65,8 @@ class PropertyShapes:
         self._known = 0
 
     def json_values(self, column: Sequence[bytes]) -> list[Any]:
-        """Return what is to be encoded as JSON, for each: properties as `decode_properties` returns
-        them, or JSON of the same bytes.
+        """Return what is to be encoded as JSON for each row: properties as `decode_properties`
+        returns them, or JSON of the same bytes.
         """
         if self._paused > 0:
             self._paused -= len(column)

@@ -191,7 +191,7 @@ def _undo_purge(arguments: argparse.Namespace) -> None:
 
 
 def _told(arguments: argparse.Namespace, done: str, answer: dict[str, Any]) -> None:
-    """Say what was done, and what was not."""
+    """Print what was done, and what was not."""
     if arguments.json:
         write_json(answer)
         return

@@ -36,14 +36,14 @@ from amqpstore_server.broker.rules.settings import (
 )
 
 STREAMS = "streams"
-"""An object that policies may be for, and of which there is none."""
+"""A kind of object that policies may be for, and that does not exist here."""
 
 _ALIKE = 0.85
 """How alike two names are, from 0 to 1, if one may be a misspelling of the other."""
 
 _MAX_COMPARED = 64
 """How many of the unknown names of one declaration are looked at for that. It takes about 0.05 ms
-each, and clients may send thousands: who misspells one has few.
+each, and clients may send thousands: a client that misspells a name has few.
 """
 
 _MAX_FIELD_NAME = 100
@@ -56,7 +56,7 @@ of the others: an import may cause thousands.
 
 
 class NameScope(enum.Enum):
-    """A place where names stand."""
+    """The kind of name: an argument of a queue, a key of a policy and so on."""
 
     QUEUE = "argument of a queue"
     EXCHANGE = "argument of an exchange"
@@ -136,7 +136,9 @@ _RETRIED = dict.fromkeys(("delayed-retry-type", "delayed-retry-min", "delayed-re
 def _rows(
     acts: Iterable[str], noted: Mapping[str, str], refused: Mapping[str, str]
 ) -> dict[str, NameRule]:
-    """Return the rows of one place. What acts does so whatever else is said of it."""
+    """Return the rows of one scope. A name in `acts` acts, even if it is in another argument as
+    well.
+    """
     return {
         **{name: NameRule(Treatment.REFUSED, reason) for name, reason in refused.items()},
         **{name: NameRule(Treatment.NOTED, reason) for name, reason in noted.items()},
@@ -184,16 +186,16 @@ TABLE: Mapping[NameScope, Mapping[str, NameRule]] = {
     NameScope.VHOST_LIMIT: _rows(VHOST_LIMITS, {}, {}),
     NameScope.USER_LIMIT: _rows(USER_LIMITS, {}, {}),
 }
-"""Each name that something is known of."""
+"""The rules for all known names."""
 
 
 def entry(scope: NameScope, name: str) -> NameRule:
-    """Return what becomes of a name, whether it is in the table or not."""
+    """Return the rule for a name, whether it is in the table or not."""
     return next(rule for _, rule in _entries(scope, (name,)))
 
 
 def _entries(scope: NameScope, names: Iterable[str]) -> Iterator[tuple[str, NameRule]]:
-    """Yield what becomes of each of the names of one declaration."""
+    """Yield the rule for each name of one declaration."""
     rows = TABLE[scope]
     acting, unknown = _unknown(scope)
     compared = 0
@@ -230,7 +232,7 @@ def _apart(scope: NameScope, names: Iterable[str]) -> tuple[list[str], list[str]
 
 @functools.cache
 def _unknown(scope: NameScope) -> tuple[list[str], NameRule]:
-    """Return the names that act, and what becomes of one that nothing is known of."""
+    """Return the names that act, and the rule for an unknown name."""
     acting = [one for one, rule in TABLE[scope].items() if rule.treatment is Treatment.ACTS]
     if scope is NameScope.BINDING:
         return acting, NameRule(Treatment.ACTS)  # at least it tells two bindings apart

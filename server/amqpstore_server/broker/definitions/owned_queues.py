@@ -45,14 +45,14 @@ class OwnedQueues:
             self._of.get(queue.owner, {}).pop(queue, None)
 
     def is_over(self, queue: Queue) -> bool:
-        """Whether the connection of a queue, or its last consumer, has gone, and the queue is as
-        good as deleted.
+        """Whether the connection of a queue, or its last consumer, has gone, and the queue counts
+        as deleted.
         """
         return queue in self._unused or (queue.owner in self._ended and not queue.is_internal)
 
     def end_unused(self, queue: Queue) -> None:
-        """Delete a queue that has lost its last consumer: if many queues have in this round, in a
-        later one. Until then it is as good as deleted.
+        """Delete a queue that has lost its last consumer; in a later round if many queues lost
+        theirs in this one. Until then it counts as deleted.
         """
         services = self._services
         if not services.is_budget_spent:
@@ -79,8 +79,8 @@ class OwnedQueues:
             yield
 
     def end(self, connection: object) -> None:
-        """Delete the queues of a connection that ended: of hundreds, most in later rounds. Until
-        then they are as good as deleted.
+        """Delete the queues of a connection that ended; if there are hundreds, most of them in
+        later rounds. Until then they count as deleted.
         """
         deleting = self._deleting(connection)
         for _ in deleting:

@@ -24,7 +24,7 @@ class FaultDomain(Protocol):
     """The part of the broker that an internal error may affect: a queue."""
 
     def set_aside(self, error: Exception) -> None:
-        """Take it out of service because its work has failed."""
+        """Take the queue out of service because its work has failed."""
 
 
 class Contained:

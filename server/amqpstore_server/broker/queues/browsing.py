@@ -26,7 +26,7 @@ SEEN_AT_ONCE = 128
 """Messages that a step reads, and a filter looks at: about 2 ms."""
 
 MAX_PAYLOADS_BYTES = 16 << 20
-"""The bytes that the bodies of a page may have; those after them are cut to nothing."""
+"""The bytes that the bodies of a page may have in all; the bodies after those are left empty."""
 
 _POSITION = re.compile(r"(?:([0-9]{1,18}):)?([0-9]{1,18})")
 
@@ -98,7 +98,9 @@ class Walk:
         self._browsers: dict[int, Browser] = {}
 
     def step(self, most: int = SEEN_AT_ONCE) -> list[SeenMessage]:
-        """Return the next messages, about as many; there may be none before the end."""
+        """Return about `most` of the next messages; there may be none although the walk is not at
+        its end.
+        """
         level = self._level()
         if level is None:
             return []
@@ -166,8 +168,8 @@ class Page(NamedTuple):
 
 class PageRequest(NamedTuple):
     """The page that is asked for: `limit` messages from `start` on, after `offset` ready ones; of
-    those that `matcher` means, and no more than `max_scanned` are looked at. Of each body the first
-    `kept_bytes` are kept. A page may have fewer messages, if these have long properties.
+    those that `matcher` selects, and no more than `max_scanned` are looked at. Of each body the
+    first `kept_bytes` are kept. A page may have fewer messages, if these have long properties.
     """
 
     start: MessagePosition | None
@@ -264,7 +266,8 @@ def _is_wanted(seen: SeenMessage, matcher: Matcher | None) -> bool:
 def _unacked(
     services: BrokerServices, queue: Queue
 ) -> Generator[None, None, list[tuple[int, Run]]]:
-    """Return what clients have and have not acked, or is leaving the queue: priorities and runs."""
+    """Return the runs that clients have not acked, or that wait to be moved, with their priorities.
+    """
     priorities = {store_queue: level for level, store_queue in queue.priorities.levels()}
     found: list[tuple[int, Run]] = []
     looked_at = 0

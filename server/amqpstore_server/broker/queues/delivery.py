@@ -26,7 +26,7 @@ class Delivery:
     __slots__ = ("consumer", "first_tag", "queue", "run", "store_queue")
 
     first_sequence: int
-    """Another name of `first_tag`, for `RunList`: of deliveries it counts tags."""
+    """Another name of `first_tag`, for `RunList`, which counts the tags of deliveries."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Delivery:
 
     @property
     def end(self) -> int:
-        """The tag after its last."""
+        """The tag after the last one."""
         return self.first_tag + self.run.count
 
     @property

@@ -22,7 +22,7 @@ class Amount(NamedTuple):
     body_bytes: int | None = 0
 
     def plus(self, other: Amount, sign: int = 1) -> Amount:
-        """Return both together, or with a sign of -1 the first without the other."""
+        """Return the sum of both, or with a sign of -1 their difference."""
         known = self.body_bytes is not None and other.body_bytes is not None
         body_bytes = (self.body_bytes or 0) + sign * (other.body_bytes or 0)
         return Amount(self.messages + sign * other.messages, body_bytes if known else None)
@@ -93,12 +93,12 @@ class MessageSums(NamedTuple):
         return self.ready_persistent.plus(self.unacked_persistent).plus(self.letters_persistent)
 
     def plus(self, other: MessageSums) -> MessageSums:
-        """Return those of two queues together."""
+        """Return the sums of two queues, added up."""
         return MessageSums(*(one.plus(more) for one, more in zip(self, other, strict=True)))
 
     @classmethod
     def of(cls, queue: Queue) -> MessageSums:
-        """Return those of a queue."""
+        """Return the sums of a queue."""
         count = count_bytes = on_disk = on_disk_bytes = unlogged = unlogged_bytes = 0
         unloaded = unloaded_bytes = 0
         is_sized = True

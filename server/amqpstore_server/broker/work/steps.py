@@ -14,7 +14,8 @@ from typing import TypeVar
 ThingT = TypeVar("ThingT")
 
 _SORTED = 16
-"""How many times as many are sorted in a step as are handled: sorting is that much faster."""
+"""How many things are sorted in a step for each one that is handled: sorting is that much faster.
+"""
 
 
 def batches(things: list[ThingT], count: int) -> Iterator[list[ThingT]]:

@@ -28,7 +28,7 @@ from amqpstore_server.management.path_names import segment
 METHODS = frozenset({"PUT", "POST", "DELETE"})
 _MAX_FIELDS = 2000
 _MAX_LEVELS = 8
-"""How far inside another a name may be: no field of a form is further down."""
+"""How deep names may be nested: no field of a form is deeper."""
 _IN_THREAD_BYTES = 16 << 10
 _PARAMETER = re.compile(r"(?<=/):([a-z_]+)")
 

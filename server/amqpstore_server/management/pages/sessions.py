@@ -1,10 +1,10 @@
 """Sessions of users who are logged in to the pages: a cookie names one.
 
-Each request checks the login of its session again. That of a password stands as long as the user
-has that password: whoever is deleted, or gets another one, is out at the next request, and other
-tags are other rights. The password itself is not kept, so such a session can outlive a restart of
-the broker (see `kept_sessions`). A token is checked as if the request had brought it, and no file
-has it: its session ends with the process.
+Each request checks the login of its session again. A login by password holds as long as the user
+has that password: a user that is deleted, or gets another one, is logged out at the next request,
+and changed tags change the rights. The password itself is not kept, so such a session can outlive a
+restart of the broker (see `kept_sessions`). A token is checked as if the request had brought it,
+and is not written to a file: its session ends with the process.
 """
 
 from __future__ import annotations

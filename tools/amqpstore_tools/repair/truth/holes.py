@@ -116,7 +116,8 @@ def short_of(trust: Trust, placements: Placements, indexed: Indexed) -> Ranges:
 def count_absent(trust: Trust, placements: Placements, indexed: Indexed) -> dict[int, int]:
     """Count, by queue, live messages that rows of index files know and that nothing else does.
 
-    Which of them were acked since is not known: only those count that no ack in the log can be of.
+    Which of them were acked since is not known: a message counts only if no ack in the log can be
+    of it.
     """
     absent: dict[int, int] = {}
     acked = acked_in(trust) if indexed.damaged else {}

@@ -58,7 +58,7 @@ class BatchColumns:
     operations: list[Operation] = field(default_factory=list)
 
     def is_whole(self) -> bool:
-        """Tell whether its TRANSACTION exists, and each message that it enqueues."""
+        """Tell whether the TRANSACTION is there, and each message that it enqueues."""
         return is_whole(self.lsn, self.operations, self._has)
 
     def _has(self, first_id: int, count: int) -> bool:
@@ -69,7 +69,7 @@ class BatchColumns:
 class ColumnScanner(RecordScanner):
     """Reads a segment's file: `size` bytes of it, from offset `start` on, after batch `last_lsn`.
 
-    `heads` are the heads of messages, each once; `gaps` are the places that are not records.
+    `heads` are the heads of messages, each once; `gaps` are the ranges that are not records.
     Args: dictionaries, of compressed bodies; want_bodies, whether bodies are kept.
     """
 
