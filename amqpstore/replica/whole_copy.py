@@ -42,8 +42,7 @@ class WholeCopy(NamedTuple):
     tables: dict[str, dict[str, Value]]
 
     def encode(self) -> bytes:
-        """Encode the content as it is sent, and as the follower stores it: a CRC-32C, and msgpack.
-        """
+        """Encode the content as it is sent, and stored by the follower: a CRC-32C, and msgpack."""
         packed: bytes = msgpack.packb([self.files, self.tables])
         return _CHECKSUM.pack(crc32c(packed)) + packed
 

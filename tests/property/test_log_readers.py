@@ -36,7 +36,7 @@ from amqpstore_tools.check.store import ReadableStore, opened
 from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.inspect.follow import follow
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.repair.facts import gather
 from amqpstore_tools.spark.check import _told
 from amqpstore_tools.spark.reading.leases import release

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amqpstore_server.cluster.operations import forced_succession
+from amqpstore_server.cluster.group_changes import forced_succession
 from tests.simulated_group.history import Group
 from tests.simulated_group.machine import SimulatedMachine
 

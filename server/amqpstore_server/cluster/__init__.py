@@ -7,7 +7,7 @@ and each change of the list of in-sync replicas.
 
 - `timing`: how long things may take
 - `keys`: what is kept in etcd, and the transactions on it
-- `operations`: what operators change there
+- `group_changes`: what operators change there
 - `frames`: what members send each other
 - `codec`: frames on the wire; `frame_tags`: by what one knows that they are the peer's
 - `effects`: what a member asks of its driver

@@ -6,7 +6,7 @@ sockets: a busy event loop must not cost leadership. Nothing of this is imported
 - `errors`: what may be wrong with an endpoint, its answer, or all of etcd
 - `settings`: where etcd is, and who this is
 - `messages`: requests and answers as JSON, without sockets; `values`: what the keys must hold
-- `names`: looking up the host of an endpoint, with a time limit
+- `host_addresses`: looking up the host of an endpoint, with a time limit
 - `endpoint`: one address: requests with a deadline, answers of a limited size
 - `identity`: whether it still is the etcd that it was
 - `client`: the requests, to the first endpoint that answers

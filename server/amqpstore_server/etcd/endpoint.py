@@ -29,6 +29,7 @@ from amqpstore_server.etcd.errors import (
     LeaseGoneError,
     MalformedAnswerError,
 )
+from amqpstore_server.etcd.host_addresses import HostAddresses, connecting_to
 from amqpstore_server.etcd.messages import (
     AuthenticateAnswer,
     Failure,
@@ -37,7 +38,6 @@ from amqpstore_server.etcd.messages import (
     excerpt,
     printable,
 )
-from amqpstore_server.etcd.names import HostAddresses, connecting_to
 from amqpstore_server.etcd.settings import EtcdSettings, endpoint_url
 
 MAX_ANSWER_BYTES = 1 << 20

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from amqpstore_server.config.checks import host_and_port
 from amqpstore_server.config.keys import ConfigError
-from amqpstore_server.etcd.names import HostAddresses
+from amqpstore_server.etcd.host_addresses import HostAddresses
 from amqpstore_server.replication.handshake import (
     DEADLINE_S,
     HandshakeError,

@@ -9,7 +9,7 @@ run of messages. This package reads them about once a second.
 - `node`: what the node uses, and what it has done.
 - `sampler`: takes the samples, in steps, within a budget of memory and of processor time.
 - `volatile`: how many messages would be lost with the process, kept in a file for the next one.
-- `reports`: rates and samples as RabbitMQ's management API writes them.
+- `counter_reports`: rates and samples as RabbitMQ's management API writes them.
 - `statistics`: what there is to ask, for totals, virtual hosts, queues, exchanges, connections and
   channels.
 """

@@ -15,9 +15,9 @@ from amqpstore_server.broker.broker import Broker
 from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.vhost import VirtualHost
+from amqpstore_server.statistics.counter_reports import DELIVER_GET, CounterReport, Json, Times
 from amqpstore_server.statistics.node import NODE_FIELDS
 from amqpstore_server.statistics.ranges import NO_RANGES, SampleRanges
-from amqpstore_server.statistics.reports import DELIVER_GET, CounterReport, Json, Times
 from amqpstore_server.statistics.sampler import (
     CHANNEL_FIELDS,
     CHURN,

@@ -23,7 +23,7 @@ from amqpstore.format.records import (
 from amqpstore.system.files import File
 from amqpstore.upkeep.worker import InlineWorker
 from amqpstore_tools.check.engine import check
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from tests.unit.check.forged import (
     ACK,
     BODY,

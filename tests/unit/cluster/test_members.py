@@ -9,9 +9,9 @@ import pytest
 
 from amqpstore_server.cluster import leading
 from amqpstore_server.cluster.frames import Beat, Frame, Hello, ShippedBatch, Welcome
+from amqpstore_server.cluster.group_changes import forced_succession
 from amqpstore_server.cluster.keys import IN_SYNC, LEADER, EtcdTransaction
 from amqpstore_server.cluster.member import Role
-from amqpstore_server.cluster.operations import forced_succession
 from amqpstore_server.cluster.progress import DropReason
 from amqpstore_tools.cluster.joining import _removal
 from amqpstore_tools.offline.exits import ToolError

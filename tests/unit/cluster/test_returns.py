@@ -7,10 +7,10 @@ import pytest
 from amqpstore_server.cluster.effects import Dial, Effect, FindReceived, Persist, Send
 from amqpstore_server.cluster.following import Following
 from amqpstore_server.cluster.frames import START, Claim, Hello, Join, ReplicaPosition, Welcome
+from amqpstore_server.cluster.group_changes import forced_history
 from amqpstore_server.cluster.keys import LEADER, EtcdRow, MemberIdentity, View
 from amqpstore_server.cluster.leading import Leader
 from amqpstore_server.cluster.member import GroupMember
-from amqpstore_server.cluster.operations import forced_history
 from amqpstore_server.cluster.registering import NEXT, Registered, Registering
 from amqpstore_server.cluster.timing import Timing
 from tests.simulated_group import returns

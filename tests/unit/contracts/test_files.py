@@ -11,7 +11,7 @@ import pytest
 
 from amqpstore.system.files import Files, FileType, OsFiles
 from amqpstore_tools.offline.pinning import PinnedFiles
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.simulation.faulty_files import (
     Faults,
     FaultyFiles,

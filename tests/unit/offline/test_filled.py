@@ -17,7 +17,7 @@ from amqpstore_tools.copying.copier import CopyOptions, copy_store
 from amqpstore_tools.inspect.follow import _Log
 from amqpstore_tools.offline.contents import TransactionImage
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 
 ENVELOPE = Envelope("", "q", bytes.fromhex("100002"))
 BODY = b"x" * 3000

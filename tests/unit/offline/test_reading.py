@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amqpstore.format.records import Kind, encode_record, scan
 from amqpstore.format.windows import read_around, scan_file
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 
 SEGMENT = 3
 

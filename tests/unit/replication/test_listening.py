@@ -17,7 +17,7 @@ from amqpstore_server.cluster.codec import encode, read_follower, read_leader
 from amqpstore_server.cluster.frames import Ack, Definition, Frame
 from amqpstore_server.config.config import Config
 from amqpstore_server.config.keys import ConfigError
-from amqpstore_server.etcd.names import THREAD
+from amqpstore_server.etcd.host_addresses import THREAD
 from amqpstore_server.replication import listening
 from amqpstore_server.replication.handshake import HandshakeError, PeerSession, Purpose
 from amqpstore_server.replication.links import MAX_CONTENT_BYTES, Link, MemberSocket

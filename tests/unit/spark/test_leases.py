@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFile, ReadOnlyFiles
 from amqpstore_tools.spark.reading import leases
 from amqpstore_tools.spark.reading.leases import Driver, LeasedFile, release, sweep, take_lease
 from tests.waiting import wait_until

@@ -67,7 +67,7 @@ from amqpstore_tools.offline.locations import require_directory
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import name_of
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot
 
 _OURS = {

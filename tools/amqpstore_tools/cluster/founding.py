@@ -8,9 +8,9 @@ from typing import Any
 
 from amqpstore.replica import Membership
 from amqpstore_server.cluster.frames import ReplicaPosition
+from amqpstore_server.cluster.group_changes import SECRET_BYTES, founding
 from amqpstore_server.cluster.keys import View, alive_key
 from amqpstore_server.cluster.notes import objection
-from amqpstore_server.cluster.operations import SECRET_BYTES, founding
 from amqpstore_server.replication.member_file import notes_of
 from amqpstore_server.replication.settings import ClusterSettings
 from amqpstore_tools.cluster.directory import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from amqpstore.replica import Membership
+from amqpstore_server.cluster.group_changes import disbanding, joining, removal, setting
 from amqpstore_server.cluster.keys import View
-from amqpstore_server.cluster.operations import disbanding, joining, removal, setting
 from amqpstore_tools.cluster.directory import (
     check_stopped,
     forget_membership,

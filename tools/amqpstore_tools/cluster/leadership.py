@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from amqpstore_server.cluster.frames import ReplicaPosition
+from amqpstore_server.cluster.group_changes import forced_history, forced_succession, switching
 from amqpstore_server.cluster.keys import IN_SYNC, LEADER, STATE, View, alive_key
-from amqpstore_server.cluster.operations import forced_history, forced_succession, switching
 from amqpstore_tools.cluster.group import GroupKeys
 from amqpstore_tools.cluster.naming import named
 from amqpstore_tools.offline.exits import ToolError

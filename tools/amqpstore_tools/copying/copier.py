@@ -51,7 +51,7 @@ from amqpstore_tools.copying.target import FOLDERS, INCOMPLETE, clear, make_fold
 from amqpstore_tools.offline.catalog import CatalogImage
 from amqpstore_tools.offline.instant import Tables, read_tables, write_tables
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.offline.recovering import recover_image
 from amqpstore_tools.offline.terminal import counted
 

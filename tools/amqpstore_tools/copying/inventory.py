@@ -35,7 +35,7 @@ from amqpstore.system.filenames import (
     trail_number,
 )
 from amqpstore_tools.offline.instant import read_tables
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot
 
 

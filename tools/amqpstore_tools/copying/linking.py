@@ -27,7 +27,7 @@ from amqpstore_tools.copying.manifest import CopyManifest, Listed
 from amqpstore_tools.offline.locations import require_directory
 from amqpstore_tools.offline.locks import shared_lock_if_free
 from amqpstore_tools.offline.pinning import CANNOT_LINK, PinnedFile
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.offline.snapshot import Snapshot
 
 _HEAD_BYTES = 64

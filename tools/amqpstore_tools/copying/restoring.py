@@ -35,7 +35,7 @@ from amqpstore_tools.copying.target import INCOMPLETE, names_in
 from amqpstore_tools.offline.locations import has_marker
 from amqpstore_tools.offline.locks import exclusive_lock
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 
 _TAG = "amqpstore-work"
 """Marks a temporary directory of this module."""

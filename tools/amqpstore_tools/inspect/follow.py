@@ -29,7 +29,7 @@ from amqpstore_tools.inspect.transaction import operation_text, transaction_fact
 from amqpstore_tools.offline.catalog import current_catalog
 from amqpstore_tools.offline.contents import TransactionImage
 from amqpstore_tools.offline.json_output import write_line
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
 from amqpstore_tools.offline.terminal import console, counted, shown, size, when
 

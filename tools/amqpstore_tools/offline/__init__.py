@@ -1,7 +1,7 @@
 """A store that no broker runs on, read without being opened or changed.
 
 - `image`: the entry point: a store, read by the engine's own codec and recovery.
-- `reading`, `scanning`: files that can only be read, and the records of a segment.
+- `read_only_files`, `scanning`: files that can only be read, and the records of a segment.
 - `locks`, `snapshot`, `instant`, `pinning`: the lock that keeps a broker out, or, while one runs,
   its catalog at one instant and files that stay readable.
 - `catalog`: the tables of LMDB as far as they can be read.

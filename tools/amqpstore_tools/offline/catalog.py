@@ -17,7 +17,7 @@ from amqpstore.identity import marker
 from amqpstore.system.filenames import CATALOG_FILE
 from amqpstore_tools.offline.instant import MAX_TABLES, at_one_instant
 from amqpstore_tools.offline.locations import temporary_directory
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 
 
 class BadRow(NamedTuple):

@@ -49,7 +49,7 @@ from amqpstore_tools.offline.messages import by_range, read_messages
 from amqpstore_tools.offline.prepared import PreparedImage, prepared_of
 from amqpstore_tools.offline.progress import Progress
 from amqpstore_tools.offline.queues import Entry, QueueImage
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.offline.recovering import recover_image
 from amqpstore_tools.offline.segments import IndexImage, SegmentImage
 from amqpstore_tools.offline.snapshot import Snapshot

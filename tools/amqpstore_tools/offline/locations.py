@@ -15,7 +15,7 @@ from amqpstore.log.space import is_no_space
 from amqpstore.system.filenames import MARKER, RESERVE
 from amqpstore.system.files import FileType, type_of
 from amqpstore_tools.offline.exits import ToolError
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 
 ResultT = TypeVar("ResultT")
 

@@ -17,7 +17,7 @@ from amqpstore.identity.expected_segments import log_segments
 from amqpstore.system.filenames import SEGMENTS, is_spare, segment_number
 from amqpstore.system.files import File, FileType, NotAFileError, OsFile, OsFiles, open_regular
 from amqpstore_tools.offline.instant import allow_descriptors
-from amqpstore_tools.offline.reading import ReadOnlyFile, ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFile, ReadOnlyFiles
 
 CANNOT_LINK = frozenset(
     {

@@ -47,7 +47,7 @@ from amqpstore.system.filenames import (
 )
 from amqpstore.system.files import OsFiles
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.repair.facts import Facts, SegmentFacts
 from amqpstore_tools.repair.layout import Layout, Rewrite
 from amqpstore_tools.repair.ranges import Ranges

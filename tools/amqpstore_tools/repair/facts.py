@@ -30,7 +30,7 @@ from amqpstore_tools.check.scanning import Ids, Scanned, ScannedBatch, Scanner
 from amqpstore_tools.check.segments import segment_name
 from amqpstore_tools.check.store import Checked, ReadableStore
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.offline.segments import IndexImage
 from amqpstore_tools.repair.errors import UnknownStoreError
 from amqpstore_tools.repair.files import StoreFiles

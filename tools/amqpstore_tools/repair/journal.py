@@ -41,7 +41,7 @@ from amqpstore.system.filenames import (
     repair_path,
 )
 from amqpstore.system.files import NotAFileError, OsFiles, naming, open_regular
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.repair.errors import BadJournalError
 from amqpstore_tools.repair.listing import Listing, digest_of, listing
 

@@ -32,7 +32,7 @@ from amqpstore_tools.check.store import Checked, ReadableStore, named, queue_nam
 from amqpstore_tools.offline.foreign_files import find_foreign
 from amqpstore_tools.offline.locations import require_directory
 from amqpstore_tools.offline.progress import Progress
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.repair.errors import BadPlanError, ForeignFilesError, UnknownStoreError
 from amqpstore_tools.repair.facts import Facts, gather
 from amqpstore_tools.repair.fixes import FIXES, MARKER_ONLY, NAMES_ONLY

@@ -11,7 +11,7 @@ import os
 from amqpstore.errors import StoreError
 from amqpstore.system.files import File, Files
 from amqpstore_tools.offline.pinning import PinnedFiles, SizedFile
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 
 
 class ForeignFiles(ReadOnlyFiles):

@@ -20,7 +20,7 @@ from amqpstore_tools.offline.exits import DAMAGED, OK, add_json, run_tool
 from amqpstore_tools.offline.json_output import write_json
 from amqpstore_tools.offline.locations import require_outside
 from amqpstore_tools.offline.progress import progress_bar
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.offline.terminal import counted, say, size
 
 _SHOWN = 10

@@ -266,8 +266,7 @@ def _is_wanted(seen: SeenMessage, matcher: Matcher | None) -> bool:
 def _unacked(
     services: BrokerServices, queue: Queue
 ) -> Generator[None, None, list[tuple[int, Run]]]:
-    """Return the runs that clients have not acked, or that wait to be moved, with their priorities.
-    """
+    """Return the runs that are unacked, or wait to be moved, each with its priority."""
     priorities = {store_queue: level for level, store_queue in queue.priorities.levels()}
     found: list[tuple[int, Run]] = []
     looked_at = 0

@@ -37,7 +37,7 @@ from amqpstore.errors import StoreError
 from amqpstore.identity.expected_segments import log_segments
 from amqpstore.system.filenames import segment_name, segment_numbers
 from amqpstore_tools.offline.pinning import CANNOT_LINK
-from amqpstore_tools.offline.reading import ReadOnlyFile
+from amqpstore_tools.offline.read_only_files import ReadOnlyFile
 
 SUFFIX = ".leases"
 """Leases on the store DIR are in DIR.leases by default."""

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from amqpstore.catalog import tables
 from amqpstore.identity.identity import SegmentHeader
 from amqpstore_tools.offline.image import StoreImage
-from amqpstore_tools.offline.reading import ReadOnlyFile
+from amqpstore_tools.offline.read_only_files import ReadOnlyFile
 from amqpstore_tools.offline.segments import SegmentImage, SegmentState
 from amqpstore_tools.repair.imaging import RemainingImage
 from amqpstore_tools.spark.reading.leases import SUFFIX, LeasedFile, LeaseError, take_lease

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from amqpstore.errors import StoreError
 from amqpstore.system.files import NotAFileError
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.spark.reading.envelopes import batches_of
 from amqpstore_tools.spark.reading.leases import renew
 from amqpstore_tools.spark.reading.live import LiveRuns

@@ -43,7 +43,7 @@ from amqpstore.system.filenames import (
     segment_path,
 )
 from amqpstore_tools.offline.catalog import current_catalog
-from amqpstore_tools.offline.reading import ReadOnlyFiles
+from amqpstore_tools.offline.read_only_files import ReadOnlyFiles
 from amqpstore_tools.spark.reading.envelopes import EnvelopeColumns, batches_of
 from amqpstore_tools.spark.reading.leases import SUFFIX, link_new, renew, take_lease
 from amqpstore_tools.spark.reading.messages import QueueIdentity

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from amqpstore_server.etcd import names
+from amqpstore_server.etcd import host_addresses
 from amqpstore_server.etcd.endpoint import Endpoint
 from amqpstore_server.etcd.errors import EndpointError
-from amqpstore_server.etcd.names import HostAddresses
+from amqpstore_server.etcd.host_addresses import HostAddresses
 from amqpstore_server.etcd.settings import EtcdSettings
 from tests.unit.etcd.canned_server import CannedServer, http
 
@@ -49,7 +49,7 @@ def ends(resolver: Resolver) -> None:
     """Let look-ups end, and wait for their threads."""
     resolver.let_go.set()
     for thread in threading.enumerate():
-        if thread.name == names.THREAD:
+        if thread.name == host_addresses.THREAD:
             thread.join()
 
 
