@@ -153,6 +153,7 @@ class Memory:
         while excess and left and excess[0][1].end_id <= next_message_id:
             left -= 1
             queue, run = excess.popleft()
+            # Before it is let go: then it takes none any more.
             memory_bytes = run.memory_bytes
             is_excess = run.messages is not None and self.is_excess(queue, is_logged=True)
             if is_excess and queue.let_go(run):

@@ -44,6 +44,8 @@ class Paging:
         try:
             runs = self.runs_of(queue, file)
         except (DamageError, OSError, MemoryError) as error:
+            # A lack of descriptors or memory says nothing of the file: its messages stay where they
+            # are.
             if is_shortage(error):
                 path = index_path(self._directory, queue.id, file.number)
                 return ReadLaterError(path, str(error) or "out of memory")

@@ -222,6 +222,7 @@ def _row(name: str) -> dict[str, Any]:
 
 def _read(directory: str, name: str) -> tuple[RecoveryContent | DrillContent, int]:
     """Raises: ReportError."""
+    # A pipe in its place would keep the reader waiting, and a link may lead anywhere.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(os.path.join(directory, name), flags), "rb") as file:

@@ -128,6 +128,7 @@ class Sessions:
             COOKIE,
             cookie,
             path=public.prefix or "/",
+            # No script reads it, and a page of another site cannot make a browser send it.
             httponly=True,
             samesite="strict",
             secure=public.is_secure,
