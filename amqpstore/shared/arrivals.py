@@ -47,9 +47,12 @@ class Arrivals:
         try:
             waiter.wait(None if timeout_s is None else min(timeout_s, _MAX_S))
         except BaseException:
+            # It was woken for a message that it does not take now.
             if not self._left(waiter):
                 self.arrived(1)
             raise
+        # Whatever `Condition.wait` returned: it may be woken when its time is over, before it has
+        # the lock.
         return not self._left(waiter)
 
     def _left(self, waiter: threading.Condition) -> bool:
