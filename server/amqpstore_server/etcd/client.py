@@ -163,6 +163,8 @@ class EtcdClient:
         request = messages.lease_request(lease)
         problems = []
         for endpoint in self._in_order():
+            # Before it is sent: from when on etcd counts the lease is not known, but it is no
+            # earlier.
             asked_at = self._clock()
             if not is_fit():
                 raise NotFitError

@@ -120,6 +120,7 @@ class AckTimeouts:
         found = False
         for _ in range(min(len(self._left), _LOOKS_AT_ONCE)):
             channel = self._left.popleft()
+            # It may have been closed since the look at all of them began, some calls ago.
             if channel in self.channels:
                 found |= _is_late(channel, now_ms)
         return found

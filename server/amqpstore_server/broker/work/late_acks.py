@@ -64,6 +64,7 @@ class LateAcks:
 
     def _looking(self) -> Iterator[None]:
         looked_at = 0
+        # A copy: channels come and go between the steps.
         for channel in [*self._channels]:
             looked_at += 1
             for count in channel.giving_up_deleted(_AT_ONCE):

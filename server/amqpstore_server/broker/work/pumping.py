@@ -67,6 +67,7 @@ class Pumping:
         if agenda.freed:
             agenda.touch_freed()
         touched = list(agenda.touched)
+        # What is touched from here on has its turn in the next round.
         agenda.touched.clear()
         most = services.limits.max_handed_out
         most_spent = agenda.spent + services.limits.round_budget
