@@ -285,6 +285,8 @@ class Branches:
         branch.prepared = PreparedWork(self._services, prepared, transaction.queues)
         # From now on only a transaction manager decides about it, however long that takes.
         branch.stop_timer()
+        # Not before: the manager commits the other branches once all have said so, and no crash may
+        # take this one back then.
         self._services.when_durable(partial(report, XaStatus.OK), or_else)
         yield from self._finishing(branch)
 

@@ -384,6 +384,7 @@ class Forwarding:
             return nowhere(self._router, exchange, key)
         probe = ParsedEnvelope(exchange, key, b"", BasicProperties())
         for target in route.queues:
+            # In its own queue a letter takes no room: it has counted there all the time.
             if target is not self._queue() and not self._has_room(target, probe):
                 return refusal(target)
         return ""
