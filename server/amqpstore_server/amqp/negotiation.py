@@ -107,8 +107,7 @@ class Negotiation:
         # In tune-ok 0 means that the client has no limit of its own.
         channel_max = method.channel_max or limits.channel_max
         frame_max = method.frame_max or limits.frame_max
-        # Rules `upper-limit` and `minimum` of tune-ok: the connection is closed, and nothing is
-        # negotiated.
+        # Rule `upper-limit` of tune-ok: the connection is closed, and nothing is negotiated.
         if channel_max > limits.channel_max or not (
             FRAME_MIN_SIZE <= frame_max <= limits.frame_max
         ):
