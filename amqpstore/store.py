@@ -422,6 +422,7 @@ class Store(ClosableStore):
         self._state.check()
         if batch := self.log.seal(self.clock.wall_ms()):
             self.log.write(batch)
+            self.log.is_committed(batch, wait=True)
             self.log.complete(batch)
         self.upkeep.housekeep()
 

@@ -12,13 +12,16 @@ from amqpstore.log.batch import Batch
 
 
 class Companion(Protocol):
-    """Is called by the thread that writes a batch, for each in this order. A single node has none.
+    """Is called for each batch in this order: `begin` and `written` by the thread that writes it,
+    `is_committed` by that one and by the owner of the log. A single node has none.
 
     Raises, in all three: DeposedError, if this member leads no longer.
     """
 
     on_committed: Callable[[], None]
-    """Called when a batch was committed, or never will be; in any thread."""
+    """Called when a batch was committed of which `is_committed` has said that it is not, or when
+    none will be any more; in any thread.
+    """
 
     def begin(self, batch: Batch) -> None:
         """Send a batch, which is encoded, to the followers: meanwhile it is written here."""

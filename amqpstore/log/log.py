@@ -8,7 +8,8 @@ does nothing but file access, needs a thread of its own:
    batch.
 2. `write`: encode it if that is left to do; the bytes to the segment, `datasync`, and for a new
    segment `sync_directory`. A small batch needs no thread for it, where the kernel can sync in the
-   background: `start_write`, and `finish_write` once that has ended.
+   background: `start_write`, and `finish_write` once that has ended. What a leader writes counts
+   once `is_committed` says that its followers have it, too.
 3. `complete`: the batch is durable; call those who wait for it.
 
 Only one batch is being written at a time. What arrives during its fdatasync is the next batch:
@@ -245,7 +246,8 @@ class Log:
         return batch
 
     def write(self, batch: Batch) -> None:
-        """Step 2: make the batch durable. The one call that may run in another thread.
+        """Step 2: make the batch durable here; `is_committed` tells whether it is in all places
+        where it has to be. These two may run in another thread.
 
         Raises: DurabilityError; all writing ends with it, as a segment whose datasync failed
         must not be appended to.
@@ -256,20 +258,24 @@ class Log:
             finally:
                 if self._is_closed and batch.segment:
                     batch.segment.seal()
-        if self._companion is not None:
-            self._is_committed(self._companion, batch, wait=True)
 
     def on_committed(self, callback: Callable[[], None]) -> None:
-        """Have a function called, in any thread, when others have a batch as well: `finish_write`
-        may return True then.
+        """Have a function called, in any thread, once a batch is committed of which `is_committed`
+        has said that it is not, or never will be.
         """
         if self._companion is not None:
             self._companion.on_committed = callback
 
-    def _is_committed(self, companion: Companion, batch: Batch, *, wait: bool) -> bool:
-        """Return whether others have the batch as well."""
+    def is_committed(self, batch: Batch, *, wait: bool = False) -> bool:
+        """Return whether a batch that is durable here is so wherever it has to be: step 3 may
+        follow. Args: wait, until it is.
+
+        Raises: DurabilityError; all writing ends with it.
+        """
+        if self._companion is None:
+            return True
         try:
-            return companion.is_committed(batch, wait=wait)
+            return self._companion.is_committed(batch, wait=wait)
         except BaseException as error:  # noqa: BLE001
             self._fail(self._directory, error)
 
@@ -332,8 +338,7 @@ class Log:
                     self._companion.written(batch)
             except BaseException as error:  # noqa: BLE001
                 self._fail(segment.path, error)
-        companion = self._companion
-        return companion is None or self._is_committed(companion, batch, wait=wait)
+        return self._companion is None or self.is_committed(batch, wait=wait)
 
     def _to_write(self, batch: Batch) -> Segment:
         """Return the segment of a batch. Raises: DurabilityError, if nothing may be written."""

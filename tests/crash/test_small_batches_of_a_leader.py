@@ -92,7 +92,7 @@ class History:
         self.recorded.bodies.append(body)
         batch = pair.seal(body, lambda: self.recorded.events.append(None))
         if not batch.is_small:
-            # As in the committer's thread, which waits for the follower then.
+            # As in the committer's thread; its owner hears of the follower later.
             log._write(log._to_write(batch), batch)
             companion = log._companion
             assert companion is not None

@@ -4,6 +4,8 @@ Batches are sealed and completed on trio's thread, which owns the store. A small
 there as well, and the kernel syncs it in the background, as long as that is faster: so a publish
 that is alone waits for no other thread. All other batches go to a thread, which only runs
 `Log.write`. Either way, what arrives during one sync becomes the next batch.
+
+No thread waits for a leader's followers: whichever hears that they have a batch wakes trio's.
 """
 
 from __future__ import annotations
@@ -66,13 +68,13 @@ class Ways:
 class Committer:
     """Makes batches durable, back to back.
 
-    Args: on_written, called by its thread when a batch was written, and by any when followers have
-    one as well: it has `complete_written` called soon, in the thread that owns the store;
-    on_completed, called there after each batch; max_pending_bytes, the bytes that
-    wait for the disk from which on publishers have to wait; datasyncs, for small batches: the
-    signal of their end has `complete_written` called as well; housekeep_s, the least time between
-    two rounds of housekeeping: under load batches are written more often than that, and each check
-    of the disk would delay them; watch_s, how often the thread is checked.
+    Args: on_written, called by its thread when a batch was written, or, if followers have it later,
+    by the thread that hears of that: it has `complete_written` called soon, in the thread that owns
+    the store; on_completed, called there after each batch; max_pending_bytes, the bytes that wait
+    for the disk from which on publishers have to wait; datasyncs, for small batches: the signal of
+    their end has `complete_written` called as well; housekeep_s, the least time between two rounds
+    of housekeeping: under load batches are written more often than that, and each check of the disk
+    would delay them; watch_s, how often the thread is checked.
     """
 
     def __init__(
@@ -95,6 +97,9 @@ class Committer:
         self._on_completed = on_completed
         self._datasyncs = datasyncs
         self._syncing: Batch | None = None
+        """The batch that the kernel syncs, until it is durable wherever it has to be."""
+        self._written_here: Batch | None = None
+        """The batch that the thread has written, and followers have still to take."""
         self._ways = Ways()
         self._in_kernel: bool | None = None
         """Whether the kernel syncs the small batch that is being written; None if it is not a small
@@ -174,12 +179,15 @@ class Committer:
             if self._datasyncs and self._syncing:
                 self._complete_synced(self._datasyncs, self._syncing, wait=True)
                 continue
+            if self._written_here:
+                self._complete_written_here(self._written_here, wait=True)
+                continue
             try:
                 written = self._written.get(timeout=self._watch_s)
             except queue.Empty:
                 self._check_thread()
             else:
-                self._complete(*written)
+                self._take_written(*written)
         if self._failure:
             raise self._failure
 
@@ -221,7 +229,26 @@ class Committer:
         if self._datasyncs and self._syncing:
             self._complete_synced(self._datasyncs, self._syncing)
         while not self._written.empty():
-            self._complete(*self._written.get())
+            self._take_written(*self._written.get())
+        if self._written_here:
+            self._complete_written_here(self._written_here)
+
+    def _take_written(self, batch: Batch, failure: BaseException | None) -> None:
+        if failure:
+            self._complete(batch, failure)
+        else:
+            self._written_here = batch
+
+    def _complete_written_here(self, batch: Batch, *, wait: bool = False) -> None:
+        """Complete a batch that the thread has written, if it is committed."""
+        failure: BaseException | None = None
+        try:
+            if not self._log.is_committed(batch, wait=wait):
+                return
+        except DurabilityError as error:
+            failure = error
+        self._written_here = None
+        self._complete(batch, failure)
 
     def _complete(self, batch: Batch, failure: BaseException | None) -> None:
         if failure:
@@ -278,7 +305,17 @@ class Committer:
             except BaseException as error:  # noqa: BLE001 (raised by `watch`, in trio's thread)
                 failure = error
             self._written.put(_Written(batch, failure))
-            self._on_written()
+            if failure or self._is_committed(batch):
+                self._on_written()
             # No batch is written behind one that is not durable: see `Log._fail`.
             if failure:
                 return
+
+    def _is_committed(self, batch: Batch) -> bool:
+        """Return whether the owner can complete a batch; if not, whoever commits it wakes the owner
+        then, and nothing does before: see `Log.on_committed`.
+        """
+        try:
+            return self._log.is_committed(batch)
+        except DurabilityError:
+            return True  # it never will be, which the owner finds out itself

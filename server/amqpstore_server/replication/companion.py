@@ -49,6 +49,8 @@ class LeaderCompanion:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._committed = 0
+        self._awaited = 0
+        """The frame for which `on_committed` is to be called; 0 if there is none."""
         self._deposed = ""
         self._shipped: ShippedBatch | None = None
         self._sealed: SealedBatch | None = None
@@ -94,6 +96,7 @@ class LeaderCompanion:
                 return True
             if self._deposed:
                 raise DeposedError(self._directory, self._deposed)
+            self._awaited = shipped.seq
             return False
 
     def replicate(self, catalog: Catalog) -> Catalog:
@@ -153,7 +156,11 @@ class LeaderCompanion:
             self._committed = seq
             self._changed.notify_all()
             is_settled = bool(self._waiting and self._waiting[0][0] <= seq)
-        self.on_committed()
+            is_awaited = 0 < self._awaited <= seq
+            if is_awaited:
+                self._awaited = 0
+        if is_awaited:
+            self.on_committed()
         if is_settled:
             self.on_settled()
 

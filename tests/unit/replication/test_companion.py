@@ -1,10 +1,11 @@
 """The companion of a leader's log: nothing is complete before it is committed."""
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+import trio
 
 from amqpstore import DeposedError, DurabilityError, Message, Store
 from amqpstore.catalog.catalog import Change
@@ -18,10 +19,10 @@ from amqpstore_server.replication.member_log import MemberLog
 from amqpstore_tools.simulation import stores
 from amqpstore_tools.simulation.memory_catalog import MemoryCatalog
 from amqpstore_tools.simulation.memory_files import MemoryFiles
-from tests.committers import LaterDatasyncs
+from tests.committers import LaterDatasyncs, committer_of
 from tests.replicas import DIRECTORY, LEADER_OPTIONS, NOW_MS, become_member, log_files
 from tests.unit.engine.stores import ENVELOPE
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 TERM = 3
 
@@ -107,6 +108,7 @@ class Led:
         def write() -> None:
             try:
                 self.store.log.write(batch)
+                self.store.log.is_committed(batch, wait=True)
                 happened.append("complete")
             except DurabilityError as error:
                 happened.append(type(error).__name__)
@@ -159,6 +161,160 @@ def test_a_small_batch_that_no_thread_writes_waits_for_the_followers_as_well(led
     led.companion.committed(shipped.seq)
     assert told == ["committed"]
     assert log.finish_write(batch, datasyncs)
+
+
+def test_only_who_has_asked_in_vain_is_told_that_a_batch_is_committed(led: Led) -> None:
+    """Each call wakes the event loop, which may have nothing else to do."""
+    led.write(b"one")
+    told: list[str] = []
+    log = led.store.log
+    log.on_committed(lambda: told.append("committed"))
+    for is_acked_first in (True, False):
+        told.clear()
+        batch = led.sealed(b"two")
+        log.write(batch)
+        seq = led.leads.shipped[-1].seq
+        if is_acked_first:
+            led.companion.committed(seq)
+            assert log.is_committed(batch)
+            assert not told
+        else:
+            assert not log.is_committed(batch)
+            led.companion.committed(seq - 1)
+            assert not told
+            led.companion.committed(seq)
+            assert told == ["committed"]
+            assert log.is_committed(batch)
+        led.companion.committed(seq)
+        assert told == ["committed"] * (not is_acked_first)
+        log.complete(batch)
+
+
+def test_a_sync_waits_for_the_followers_as_well(led: Led) -> None:
+    led.store.publish([led.store.create_queue("orders")], [Message(ENVELOPE, b"one")])
+    told: list[str] = []
+    led.store.log.when_durable(lambda: told.append("durable"))
+    thread = threading.Thread(target=led.store.sync)
+    thread.start()
+    wait_until(lambda: led.companion.is_waiting)
+    assert not told
+    led.companion.committed(led.leads.shipped[-1].seq)
+    thread.join()
+    assert told == ["durable"]
+
+
+class Committing:
+    """A committer of a leader, whose batches its thread writes."""
+
+    def __init__(self, led: Led) -> None:
+        self.told: list[str] = []
+        self.turns = 0
+        """How often the owner of the store was woken."""
+        self._led = led
+        self.committer = committer_of(led.store)
+        complete = self.committer.complete_written
+
+        def complete_written() -> None:
+            self.turns += 1
+            complete()
+
+        self.committer.complete_written = complete_written  # type: ignore[method-assign]
+
+    def commit(self) -> None:
+        """Hand over a batch with one message."""
+        led = self._led
+        queues = list(led.store.queues.values()) or [led.store.create_queue("orders")]
+        led.store.publish(queues, [Message(ENVELOPE, b"one")])
+        led.store.log.when_durable(lambda: self.told.append("durable"))
+        self.committer.commit()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the owner of the store do what it was woken for, until something holds."""
+        with trio.fail_after(WAIT_S):
+            while not condition():
+                await trio.sleep(0.001)
+
+
+def test_the_thread_that_writes_waits_for_no_follower(led: Led) -> None:
+    """Whoever commits the batch wakes its owner, and nothing does before: the thread would only
+    be woken to wake the owner.
+    """
+
+    async def run() -> None:
+        committing = Committing(led)
+        for number in range(3):
+            committing.commit()
+            await committing.until(lambda: led.companion.is_waiting)
+            # The thread has asked whether it is committed, and waits for the next batch.
+            await committing.until(lambda: led.companion._awaited > 0)
+            assert (committing.turns, len(committing.told)) == (number, number)
+            led.companion.committed(led.leads.shipped[-1].seq)
+            await committing.until(lambda: led.store.log.is_idle)
+            assert (committing.turns, len(committing.told)) == (number + 1, number + 1)
+        committing.committer.stop()
+
+    trio.run(run)
+
+
+def test_a_batch_that_followers_had_first_is_complete_once_it_is_written(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = led.leads.synced
+
+    def ack_first(term: int, seq: int) -> None:
+        led.companion.committed(seq)
+        synced(term, seq)
+
+    monkeypatch.setattr(led.leads, "synced", ack_first)
+
+    async def run() -> None:
+        committing = Committing(led)
+        committing.commit()
+        await committing.until(lambda: bool(committing.told))
+        assert committing.turns == 1
+        committing.committer.stop()
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_flush_waits_for_the_followers(led: Led, *, is_written: bool) -> None:
+    async def run() -> None:
+        committing = Committing(led)
+        committing.commit()
+        if is_written:
+            await committing.until(lambda: led.companion._awaited > 0)
+            committing.committer.complete_written()
+            assert not committing.told
+        acked = threading.Thread(target=ack_once_it_waits, args=(led.companion, led.leads))
+        acked.start()
+        committing.committer.flush()
+        acked.join()
+        assert committing.told == ["durable"]
+        committing.committer.stop()
+
+    trio.run(run)
+
+
+def ack_once_it_waits(companion: LeaderCompanion, leads: Leads) -> None:
+    wait_until(lambda: companion.is_waiting)
+    companion.committed(leads.shipped[-1].seq)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_committer_ends_once_another_member_may_lead(led: Led, *, is_written: bool) -> None:
+    async def run() -> None:
+        committing = Committing(led)
+        committing.commit()
+        if is_written:
+            await committing.until(lambda: led.companion._awaited > 0)
+        led.companion.depose("term 4 has begun")
+        with pytest.raises(DeposedError, match="term 4 has begun"), trio.fail_after(WAIT_S):
+            await committing.committer.watch()
+        assert not committing.told
+        committing.committer.close()
+
+    trio.run(run)
 
 
 def test_a_small_batch_is_not_complete_once_another_member_may_lead(led: Led) -> None:
