@@ -14,8 +14,8 @@ leader of three does.
 from __future__ import annotations
 
 import logging
-import os
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -46,6 +46,9 @@ _LAST_READ_S = 1.0
 """How long the peer has, once nothing more is sent to it, to end the connection as well."""
 _USER_TIMEOUT_MS = 10_000
 """The time that TCP waits for acknowledgements of a machine that is gone."""
+
+_TIMEVAL = struct.Struct("@ll")
+"""The kernel's time limits: seconds and microseconds."""
 
 MemberSocket: TypeAlias = socket.socket | TlsStream
 Write: TypeAlias = Callable[[Frame], None]
@@ -123,7 +126,7 @@ class Link:
         """Set once nothing more is read."""
         self._threads = 2
         self._noted_at = 0.0
-        sock.settimeout(_SEND_TIMEOUT_S)
+        _limit_waits(sock, _SEND_TIMEOUT_S)
 
     def start(self) -> None:
         """Begin to read and to write."""
@@ -188,8 +191,7 @@ class Link:
         try:
             if isinstance(sock, TlsStream):
                 return sock.send_now(b"".join(encoded))
-            # Not a method of the socket: these wait up to its time limit.
-            return os.writev(sock.fileno(), encoded)
+            return sock.sendmsg(encoded, (), socket.MSG_DONTWAIT)
         except OSError:
             return 0
 
@@ -286,7 +288,7 @@ class Link:
                     sock.sendall(view[start : start + _PIECE_BYTES])
                     start += _PIECE_BYTES
                 else:
-                    start += sock.send(view[start:])
+                    start += _sent(sock, view[start:])
 
     def _read(self) -> None:
         reason = "the peer has closed the connection"
@@ -328,10 +330,35 @@ class Link:
         while True:
             try:
                 return self._socket.recv(_READ_BYTES)
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):
                 with self._lock:
                     if self._is_ending and not self._queue:
                         return b""
+
+
+def _limit_waits(sock: MemberSocket, limit_s: float) -> None:
+    """Let no call wait for longer: it raises TimeoutError, or BlockingIOError without TLS.
+
+    There the kernel measures the time. Python would call `poll` before each call, and give the
+    interpreter away twice for each ack that a leader reads: getting it back from the event loop
+    costs both threads more than all that is done with the ack.
+    """
+    if isinstance(sock, TlsStream):
+        sock.settimeout(limit_s)
+        return
+    sock.settimeout(None)
+    seconds = int(limit_s)
+    limit = _TIMEVAL.pack(seconds, int((limit_s - seconds) * 1e6))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, limit)
+
+
+def _sent(sock: socket.socket, content: memoryview) -> int:
+    """Send bytes, and return how many the peer has taken. Raises: OSError, if it takes none."""
+    try:
+        return sock.send(content)
+    except BlockingIOError:
+        raise TimeoutError("the peer takes nothing") from None
 
 
 def prepare(sock: socket.socket) -> None:

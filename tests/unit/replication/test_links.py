@@ -361,7 +361,38 @@ def test_a_peer_that_takes_nothing_loses_its_connection(monkeypatch: pytest.Monk
     pair = Pair()
     with pair.peer:
         pair.link.send((b"", bytes(16 << 20)))
-        assert pair.heard.ends.get(timeout=WAIT_S)
+        ends = [pair.heard.ends.get(timeout=WAIT_S) for _ in ("reads", "writes")]
+    assert "the peer takes nothing" in ends
+
+
+class _Counted(socket.socket):
+    """A socket that counts how often it was read from."""
+
+    reads = 0
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        self.reads += 1
+        return super().recv(size, flags)
+
+
+def test_a_peer_that_has_nothing_to_say_keeps_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel limits each wait, so that a frame is read in one call."""
+    monkeypatch.setattr(links, "_SEND_TIMEOUT_S", 0.05)
+    sock, peer = socket.socketpair()
+    ours = _Counted(fileno=sock.detach())
+    heard = Heard()
+    link = Link(1, ours, read_follower(), heard)
+    assert ours.gettimeout() is None
+    with peer:
+        link.start()
+        wait_until(lambda: ours.reads > 3, "reads without a frame")
+        peer.sendall(b"".join(encode(Ack(1, 2))))
+        assert heard.frames.get(timeout=WAIT_S) == Ack(1, 2)
+        link.hang_up()
+        peer.shutdown(socket.SHUT_WR)
+        assert heard.ends.get(timeout=WAIT_S) == "the peer has closed the connection"
 
 
 def test_a_peer_that_does_not_end_its_side_is_not_waited_for(
