@@ -107,8 +107,8 @@ def test_what_leaves_in_one_turn_is_handled_together_in_its_new_queue(
 def test_no_more_move_than_can_be_counted_in_together_once_they_are_durable(
     simulated: SimulatedBroker, kind: str
 ) -> None:
-    moves = simulated.services.moves
-    moves.limits = moves.limits._replace(max_pending_moves=2)
+    services = simulated.services
+    services.limits = services.limits._replace(max_pending_moves=2)
     settle_all(simulated, kind)
     simulated.work()  # nothing becomes durable
     assert simulated.services.moves.pending == 2

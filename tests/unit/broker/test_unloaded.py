@@ -62,7 +62,7 @@ def test_only_so_much_is_read_before_the_others_have_their_turn(
     reject_until(client.channel, 0, requeue=False)
     assert simulated.vhost.queue("q").pending_moves
     # And no more than the disk takes.
-    simulated.services.moves.limits = BROKER_LIMITS._replace(max_pending_bytes=1 << 20)
+    simulated.services.limits = BROKER_LIMITS._replace(max_pending_bytes=1 << 20)
     pending = simulated.store.log.pending_bytes
     for _ in range(5):
         simulated.broker.pumping.pump()

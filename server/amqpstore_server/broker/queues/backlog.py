@@ -357,7 +357,7 @@ class Backlog:
         if run.messages is None or not self._queue().sends_on:
             agenda.spent += DROP_COST
             return run
-        most = (moves.limits.round_budget - agenda.spent) / moves.ratio
+        most = (self._services.limits.round_budget - agenda.spent) / moves.ratio
         count, cost = affordable(run.messages, most)
         moves.expected_cost = cost
         agenda.spent += cost * moves.ratio

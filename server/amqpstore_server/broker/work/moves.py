@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 from amqpstore import Store
 from amqpstore_server.broker.monitoring.faults import called
@@ -16,11 +17,18 @@ from amqpstore_server.broker.work.agenda import Agenda
 from amqpstore_server.broker.work.limits import MOVE_COST, BrokerLimits
 
 
+class MovingServices(Protocol):
+    """The services of the broker that moves need."""
+
+    store: Store
+    agenda: Agenda
+    limits: BrokerLimits
+
+
 class Moves:
     """The moves of all queues of a broker."""
 
-    def __init__(self, store: Store, agenda: Agenda, limits: BrokerLimits) -> None:
-        self.limits = limits
+    def __init__(self, services: MovingServices) -> None:
         self.counts: Counter[int] = Counter()
         """Messages in transactions that are not durable yet, by the id of their source queue in the
         store.
@@ -35,14 +43,15 @@ class Moves:
         """
         self.are_paused = False
         """Whether messages are not moved or dropped in this round, which is for other work."""
-        self._store = store
-        self._agenda = agenda
+        self._services = services
+        self._agenda = services.agenda
+        self._log = services.store.log
         self._waiting: dict[Callable[[], object], None] = {}
 
     @property
     def must_wait(self) -> bool:
         """Whether what moves or drops messages has to wait for another round."""
-        return self.are_paused or self._agenda.spent >= self.limits.round_budget
+        return self.are_paused or self._agenda.spent >= self._services.limits.round_budget
 
     @property
     def has_room(self) -> bool:
@@ -50,16 +59,16 @@ class Moves:
 
         Once a batch is durable, the rest of all moves in it is done in one go.
         """
-        limits = self.limits
+        limits = self._services.limits
         return (
-            self._store.log.pending_bytes < limits.max_pending_bytes
+            self._log.pending_bytes < limits.max_pending_bytes
             and self.pending < limits.max_pending_moves
         )
 
     def wait_for_room(self, work: Callable[[], object]) -> None:
         """Call `work` once the bytes that wait for the disk now are written."""
         if not self._waiting:
-            self._store.log.when_durable(partial(called, self._go_on))
+            self._log.when_durable(partial(called, self._go_on))
         self._waiting[work] = None
 
     def _go_on(self) -> None:

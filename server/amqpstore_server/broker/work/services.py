@@ -74,7 +74,7 @@ class BrokerServices:
     late_acks: LateAcks = field(init=False)
 
     def __post_init__(self) -> None:
-        self.moves = Moves(self.store, self.agenda, self.limits)
+        self.moves = Moves(self)
         self.flush = self.store.sync
         self.deferred = DeferredPublishes(self)
         self.late_acks = LateAcks(
