@@ -79,9 +79,9 @@ _NEXT_QUEUE_ID = "next_queue_id"
 class FollowerStore(ClosableStore):
     """An open follower. Created by `FollowerStore.open`. For one thread.
 
-    `term` is the highest it has heard of. `definitions` is the number of the leader's last commit
-    of definitions that it has. `discarded` is what it gave up, since it was opened. `space` is the
-    free space of its disk.
+    `term` is the highest it has heard of. `definition_number` is that of the leader's last
+    commit of definitions that it has. `discarded` is what it gave up, since it was opened. `space`
+    is the free space of its disk.
     """
 
     log: FollowerLog
@@ -102,7 +102,7 @@ class FollowerStore(ClosableStore):
         self.discarded: list[Discarded] = []
         rows = StoreRows.read(backing.catalog.rows)
         self.term = rows.term or 0
-        self.definitions = rows.definitions or 0
+        self.definition_number = rows.definitions or 0
         self._backing = backing
         self._lock = lock
         self._catalog = backing.catalog
@@ -352,8 +352,8 @@ class FollowerStore(ClosableStore):
         Raises: RefusedBatchError; DiskFullError, DurabilityError.
         """
         self._state.check()
-        if self._agreed_definitions is None or number <= self.definitions:
-            reason = f"definitions {number} do not continue definitions {self.definitions}"
+        if self._agreed_definitions is None or number <= self.definition_number:
+            reason = f"definitions {number} do not continue definitions {self.definition_number}"
             raise RefusedBatchError(0, reason)
         for change in changes:
             if change.table not in SHIPPED and change[:2] != ("store", _NEXT_QUEUE_ID):
@@ -398,7 +398,7 @@ class FollowerStore(ClosableStore):
         self, number: int, changes: Sequence[Change], created: set[int], deleted: set[int]
     ) -> None:
         self._commit([*changes, *StoreRows(definitions=number).changes()])
-        self.definitions = number
+        self.definition_number = number
         self._waiting.append((number, created, deleted))
         if self._maintenance:
             self._maintenance.defined()

@@ -44,7 +44,7 @@ def test_a_follower_goes_on_from_where_a_copy_ends() -> None:
     assert follower.last.lsn == position.lsn - 1
     assert (follower.last.segment, follower.last.offset) == (position.segment, position.offset)
     assert follower.term == group.term
-    assert follower.definitions == group.definitions
+    assert follower.definition_number == group.definitions
     assert not follower.recovery_report.damage
     assert not group.follower_disk.exists(f"{DIRECTORY}/{REPLACEMENT}")
     group.join()
