@@ -382,7 +382,9 @@ class App:
             service.start_soon(self._commit_lazily)
             service.start_soon(self._run_timers)
             service.start_soon(self._sampler.passes, trio.sleep)
-            service.start_soon(self.volatile_file.keep, self._sampler, trio.sleep, _in_thread)
+            service.start_soon(
+                self.volatile_file.keep, lambda: self._sampler.volatile, trio.sleep, _in_thread
+            )
             service.start_soon(self.reloader.run)
             service.start_soon(self._service_manager.watch)
             service.start_soon(self.carry_out, self.administration.delete_rest())

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,9 +24,6 @@ from amqpstore.system.durability import reason_of
 from amqpstore.system.files import naming
 from amqpstore_server.broker.broker import Broker
 from amqpstore_server.config.small_files import read_small
-
-if TYPE_CHECKING:
-    from amqpstore_server.statistics.sampler import Sampler
 
 FILE = "volatile-messages.json"
 
@@ -90,18 +86,19 @@ class VolatileFile:
 
     async def keep(
         self,
-        sampler: Sampler,
+        counted: Callable[[], VolatileCounts],
         pause: Callable[[float], Awaitable[object]],
         in_thread: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
-        """Write what the sampler finds, until it is cancelled.
+        """Write what there is, until it is cancelled.
 
-        Args: pause, waits for the seconds it is given; in_thread, calls a function beside the event
-        loop, as a disk that hangs would hold up everybody.
+        Args: counted, returns the counts of the sampler's last pass; pause, waits for the seconds
+        it is given; in_thread, calls a function beside the event loop, as a disk that hangs would
+        hold up everybody.
         """
         while True:
             await pause(_LOOK_S)
-            counts = sampler.volatile
+            counts = counted()
             if not self.has(counts):
                 await in_thread(partial(self.write, counts))
 

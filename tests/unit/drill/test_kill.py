@@ -14,8 +14,8 @@ from amqpstore_tools.drill.client import (
 )
 from amqpstore_tools.drill.invariants import Fault
 from amqpstore_tools.drill.observation import ObservedQueue, Seen
+from amqpstore_tools.drill.payloads import Payload
 from amqpstore_tools.drill.scenarios import kill
-from amqpstore_tools.drill.trace import Payload
 
 
 def key_for(queues: Sequence[str], place: int = 0, publisher: int = 0) -> Key:

@@ -5,7 +5,7 @@
 
 On a simulated disk:
 
-- `trace`, `outside`, `random_history`: a recorded history of publishers and consumers.
+- `payloads`, `trace`, `outside`, `random_history`: a recorded history of publishers and consumers.
 - `promises`, `observation`, `invariants`: what they were promised, what a recovered store holds,
   and the comparison of the two; `accounting`: compares the accounts of the store with a recount.
 - `explorer`, `prover`, `moves`: a power cut at every operation, and the checks after it.

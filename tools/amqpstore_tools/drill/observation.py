@@ -10,7 +10,7 @@ from amqpstore.catalog.catalog import Value
 from amqpstore.format.index import IndexReader, live_runs
 from amqpstore.identity import marker
 from amqpstore.system.files import Files
-from amqpstore_tools.drill.trace import Payload, message_name
+from amqpstore_tools.drill.payloads import Payload, message_name
 
 
 class Seen(NamedTuple):

@@ -21,16 +21,8 @@ from amqpstore import (
 )
 from amqpstore.log.batch import Batch
 from amqpstore_tools.drill.observation import observe, paged_runs
-from amqpstore_tools.drill.trace import (
-    EXCHANGE,
-    Asked,
-    Deed,
-    Payload,
-    Promised,
-    StoreOpened,
-    Trace,
-    message_name,
-)
+from amqpstore_tools.drill.payloads import EXCHANGE, Payload, message_name
+from amqpstore_tools.drill.trace import Asked, Deed, Promised, StoreOpened, Trace
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 
 OpenStore = Callable[[MemoryFiles], Store]

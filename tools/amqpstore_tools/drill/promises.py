@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from amqpstore_tools.drill.observation import Observation
-from amqpstore_tools.drill.trace import Asked, Deed, Mark, Payload, Promised, StoreOpened, Trace
+from amqpstore_tools.drill.payloads import Payload
+from amqpstore_tools.drill.trace import Asked, Deed, Mark, Promised, StoreOpened, Trace
 
 
 @dataclass

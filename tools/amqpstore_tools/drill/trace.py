@@ -10,33 +10,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
 
+from amqpstore_tools.drill.observation import Observation
+from amqpstore_tools.drill.payloads import Payload
 from amqpstore_tools.simulation.memory_files import MemoryFiles
 from amqpstore_tools.simulation.operations import Operation
-
-if TYPE_CHECKING:
-    from amqpstore_tools.drill.observation import Observation
-
-
-EXCHANGE = "amqpstore-drill"
-"""The exchange of everything that a drill publishes to a store on a simulated disk."""
-
-
-class Payload(NamedTuple):
-    """The content of a publish. For a drill's messages the routing key is the message's name: no
-    two have the same.
-    """
-
-    exchange: str
-    routing_key: str
-    properties: bytes
-    body: bytes
-
-
-def message_name(exchange: str, routing_key: str, message_id: int) -> str:
-    """Return a message's name: messages that were in the store before the drill are named by id."""
-    return routing_key if exchange == EXCHANGE else f"message {message_id}"
 
 
 class Deed(enum.Enum):

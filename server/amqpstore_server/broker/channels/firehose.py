@@ -9,10 +9,10 @@ committed. It is off after a start, as in RabbitMQ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from amqpstore import Envelope, Message, Run
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope, more_keys, visible
@@ -26,7 +26,6 @@ from amqpstore_server.protocol.content import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from amqpstore_server.broker.channels.own_publishes import OwnPublishes
     from amqpstore_server.broker.exchanges.base import Exchange
     from amqpstore_server.broker.queues.queue import Queue
     from amqpstore_server.broker.work.services import BrokerServices
@@ -65,6 +64,13 @@ class Origin(NamedTuple):
 NOWHERE = Origin()
 
 
+class CopyPublishes(Protocol):
+    """Publishes the copies."""
+
+    def add(self, count: int, make: Callable[[], list[Message]]) -> None:
+        """Publish messages in a later round. Args: count, of the messages that `make` makes."""
+
+
 class Firehose:
     """The firehose of one virtual host. Nothing is copied unless it `is_on`.
 
@@ -76,7 +82,7 @@ class Firehose:
         vhost: str,
         services: BrokerServices,
         exchanges: Mapping[str, Exchange],
-        own: OwnPublishes,
+        own: CopyPublishes,
     ) -> None:
         self.is_on = False
         self._vhost = vhost
