@@ -137,7 +137,8 @@ def counting_json(what: str, content: bytes, most: int) -> Iterator[None]:
             offset = yield from _behind_string(content, offset)
         elif mark == b"," or (mark in b"[{" and not _EMPTY.match(content, offset)):
             count += 1
-        if count > most or strings > 2 * most:
+        # An entry has a key and a string at most. Outside of all there may be one more string.
+        if count > most or strings > 2 * most + 1:
             raise TooLargeError(too_many(what, most))
         if not marks % _AT_ONCE:
             yield

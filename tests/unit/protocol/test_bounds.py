@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amqpstore_server.protocol.bounds import (
@@ -34,6 +34,7 @@ def steps(content: bytes, most: int) -> int:
     return sum(1 for _ in counting_json("it", content, most))
 
 
+@example(value="[,{", indent=None)
 @given(value=VALUES, indent=st.sampled_from([None, 0, 2]))
 def test_what_is_counted_is_what_there_is(value: Any, indent: int | None) -> None:
     content = json.dumps(value, indent=indent, ensure_ascii=False).encode(errors="replace")
