@@ -30,8 +30,12 @@ def pipe() -> Iterator[Pipe]:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     lost: list[int] = []
-    yield Pipe(reader, DecoupledStream(writer, lost.append), lost)
+    stream = DecoupledStream(writer, lost.append)
+    yield Pipe(reader, stream, lost)
     os.close(reader)  # a thread that still writes gets EPIPE
+    while stream._queued_bytes:
+        # What was still queued would go to the next pipe that has this number.
+        stream.flush()
     os.close(writer)
 
 
