@@ -304,6 +304,8 @@ class Committer:
                 self._log.write(batch)
             except BaseException as error:  # noqa: BLE001 (raised by `watch`, in trio's thread)
                 failure = error
+            # Before it is asked for: whoever commits the batch right behind the answer wakes the
+            # owner, who has to find it.
             self._written.put(_Written(batch, failure))
             if failure or self._is_committed(batch):
                 self._on_written()

@@ -96,6 +96,7 @@ class LeaderCompanion:
                 return True
             if self._deposed:
                 raise DeposedError(self._directory, self._deposed)
+            # Under the lock of `committed`, which calls `on_committed` for it: no call is missed.
             self._awaited = shipped.seq
             return False
 

@@ -191,6 +191,7 @@ class Link:
         try:
             if isinstance(sock, TlsStream):
                 return sock.send_now(b"".join(encoded))
+            # Whatever time limit the socket has.
             return sock.sendmsg(encoded, (), socket.MSG_DONTWAIT)
         except OSError:
             return 0
