@@ -37,7 +37,7 @@ from amqpstore.errors import (
 from amqpstore.format.message import Envelope, Message
 from amqpstore.format.runs import Run, body_bytes, overhead_bytes
 from amqpstore.queues.acks import GatheredAcks
-from amqpstore.queues.arguments import publish_bytes
+from amqpstore.queues.enqueue import publish_bytes
 from amqpstore.queues.queue import Placement, Queue
 
 if TYPE_CHECKING:

@@ -46,10 +46,9 @@ from amqpstore.queues.arguments import (
     check_own,
     check_queue,
     check_taken,
-    publish_bytes,
 )
 from amqpstore.queues.disposal import Disposal
-from amqpstore.queues.enqueue import Enqueues
+from amqpstore.queues.enqueue import Enqueues, publish_bytes
 from amqpstore.queues.memory import Memory
 from amqpstore.queues.queue import Placement, Queue
 from amqpstore.queues.stored_runs import StoredRuns

@@ -1,20 +1,35 @@
-"""The way into queues: messages enter the open batch of the log and the ends of their queues."""
+"""The way into queues: a publish is checked, and its messages enter the open batch of the log and
+the ends of their queues.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
 from itertools import chain
+from operator import index as as_index
 
-from amqpstore.format.message import Message
-from amqpstore.format.records import Operation, OperationKind, SpreadEnqueue
+from amqpstore.format.message import MAX_PROPERTIES_BYTES, Message
+from amqpstore.format.records import (
+    HEADER,
+    OPERATION,
+    Operation,
+    OperationKind,
+    SpreadEnqueue,
+)
 from amqpstore.format.runs import Run, body_bytes, overhead_bytes
 from amqpstore.log.log import Log
+from amqpstore.queues.arguments import check_queue
 from amqpstore.queues.memory import Memory
 from amqpstore.queues.queue import Placement, Queue
 
 # Each look-up in an enumeration takes 50 ns, and there is one for each publish.
 _ENQUEUE = OperationKind.ENQUEUE
+
+_MAX_PRIORITY = 255
+_MAX_TIME_MS = (1 << 64) - 1
+_MAX_MESSAGE_BYTES = (1 << 32) - 1
+"""The largest payload of a MESSAGE: exchange, routing key, properties and body."""
 
 
 class Enqueues:
@@ -114,7 +129,12 @@ class Enqueues:
         if not run.first_id:
             queue.unlogged_count += run.count
             queue.unlogged_bytes += run.body_bytes
-        if memory.is_excess(queue, is_logged=run.first_id > 0):
+        if not queue.lazy and memory.memory_bytes + run.memory_bytes <= memory.plenty_bytes:
+            # The hot path: nothing is too much, and the run is only counted.
+            ready.append_new(run, self._joined_bytes)
+            queue.memory_bytes += run.memory_bytes
+            memory.memory_bytes += run.memory_bytes
+        elif memory.is_excess(queue, is_logged=run.first_id > 0):
             # What leaves memory soon is not joined to what may stay.
             ready.append(run)
             memory.add(queue, run, run.memory_bytes)
@@ -143,3 +163,45 @@ def _logged(placements: Sequence[Placement], messages: list[Message]) -> list[Me
                 return messages
             count = max(count, most)
     return messages[:count]
+
+
+def publish_bytes(
+    placements: Sequence[Placement], messages: Sequence[Message], priority: int, body_bytes: int
+) -> int:
+    """Return about how many bytes of the log a publish takes. Args: body_bytes, of all the
+    messages.
+
+    Raises: ValueError, if the log cannot hold it; TypeError, for a number that is not an integer.
+    """
+    if not 0 <= as_index(priority) <= _MAX_PRIORITY:
+        raise ValueError(
+            f"a priority must be an integer from 0 to {_MAX_PRIORITY}, not {priority!r}"
+        )
+    for queue, expires_ms, most, _ in placements:
+        if queue.__class__ is not Queue:
+            check_queue(queue)
+        if not 0 <= as_index(expires_ms) <= _MAX_TIME_MS:
+            raise ValueError(f"an expiry time must be in ms since 1970, not {expires_ms!r}")
+        if most is not None and (most < 0 or most.__class__ is bool):
+            raise ValueError(f"the number of messages for a queue must be 0 or more, not {most}")
+    if not messages:
+        raise ValueError("a publish needs at least one message")
+    if len(placements) > 1 and len({one.queue for one in placements}) < len(placements):
+        raise ValueError("a publish puts its messages in a queue once: a queue is named twice")
+    # Messages of one call usually share an envelope.
+    head_bytes = len(messages[0].envelope.head)
+    count = len(messages)
+    needed = body_bytes + count * (HEADER.size + head_bytes) + len(placements) * OPERATION.size
+    if body_bytes > _MAX_MESSAGE_BYTES - MAX_PROPERTIES_BYTES - (1 << 10):
+        _check_sizes(messages)
+    return needed if messages[0].envelope.persistent else 0
+
+
+def _check_sizes(messages: Sequence[Message]) -> None:
+    for message in messages:
+        size = len(message.envelope.head) + len(message.body)
+        if size > _MAX_MESSAGE_BYTES:
+            raise ValueError(
+                f"a message may have at most {_MAX_MESSAGE_BYTES} bytes, including its properties "
+                f"and names; this one has {size}"
+            )

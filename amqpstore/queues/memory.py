@@ -64,34 +64,31 @@ class Memory:
         self._queues = queues
         self._limit_bytes = limit_bytes
         self._is_short = False
-        self._plenty_bytes = limit_bytes // _PLENTY
+        self.plenty_bytes = limit_bytes // _PLENTY
+        """Up to this many bytes, nothing is too much but what is in lazy queues."""
         self._transient = transient
         self._transient_excess: deque[tuple[Queue, Run]] = deque()
-        self._memory_bytes = 0
+        self.memory_bytes = 0
+        """The bytes of messages ready in queues; a message in several queues counts in each."""
         self._excess: deque[tuple[Queue, Run]] = deque()
         self.unacked = Unacked(transient)
-
-    @property
-    def memory_bytes(self) -> int:
-        """The bytes of messages ready in queues; a message in several queues counts in each."""
-        return self._memory_bytes
 
     @property
     def all_bytes(self) -> int:
         """The bytes of all messages in memory, ready and unacked; one in several queues counts in
         each.
         """
-        return self._memory_bytes + self.unacked.memory_bytes
+        return self.memory_bytes + self.unacked.memory_bytes
 
     def add(self, queue: Queue, run: Run, memory_bytes: int) -> None:
         """Count a run that is ready with its messages, or `memory_bytes` that it got more."""
         queue.memory_bytes += memory_bytes
-        self._memory_bytes += memory_bytes
-        # The hot path: there is plenty, or the queue has less than its share.
-        may_be = self._memory_bytes > self._plenty_bytes and queue.memory_bytes > queue.share_bytes
+        self.memory_bytes += memory_bytes
+        # There is plenty, or the queue has less than its share.
+        may_be = self.memory_bytes > self.plenty_bytes and queue.memory_bytes > queue.share_bytes
         if (may_be or queue.lazy) and self.is_excess(queue, is_logged=run.first_id > 0):
             (self._excess if run.first_id else self._transient_excess).append((queue, run))
-            while self._transient_excess and self._memory_bytes > 2 * self.budget_bytes:
+            while self._transient_excess and self.memory_bytes > 2 * self.budget_bytes:
                 # If nothing is logged, `drop_excess` may be called only a second later.
                 self._write_aside(*self._transient_excess.popleft())
 
@@ -110,7 +107,7 @@ class Memory:
         if self._is_short:
             budget_bytes = min(budget_bytes, _SHORT_BYTES)
         self.budget_bytes = budget_bytes
-        self._plenty_bytes = budget_bytes // _PLENTY
+        self.plenty_bytes = budget_bytes // _PLENTY
         if budget_bytes < before:
             for queue in self._queues.values():
                 # A share that was measured by another budget would keep as much as before.
@@ -132,7 +129,7 @@ class Memory:
     def let_go(self, queue: Queue, memory_bytes: int) -> None:
         """Stop counting bodies that were taken or removed."""
         queue.memory_bytes -= memory_bytes
-        self._memory_bytes -= memory_bytes
+        self.memory_bytes -= memory_bytes
 
     def drop_excess(self, next_message_id: int) -> None:
         """Drop excess bodies that are durable: ids below `next_message_id` are.
@@ -165,7 +162,7 @@ class Memory:
 
         A quarter of the budget is theirs, however much waits in queues.
         """
-        most_bytes = max(self.budget_bytes - self._memory_bytes, self.budget_bytes // 4)
+        most_bytes = max(self.budget_bytes - self.memory_bytes, self.budget_bytes // 4)
         if self.unacked.memory_bytes > most_bytes:
             self.unacked.let_go(most_bytes, next_message_id)
 
@@ -202,8 +199,8 @@ class Memory:
         """
         if queue.lazy:
             return True
-        plenty_bytes = self._plenty_bytes if is_logged else self.budget_bytes // _PLENTY_UNLOGGED
-        if self._memory_bytes <= plenty_bytes:
+        plenty_bytes = self.plenty_bytes if is_logged else self.budget_bytes // _PLENTY_UNLOGGED
+        if self.memory_bytes <= plenty_bytes:
             return False
-        least = _LEAST_SHARE_BYTES if self._memory_bytes <= self.budget_bytes else 0
+        least = _LEAST_SHARE_BYTES if self.memory_bytes <= self.budget_bytes else 0
         return queue.memory_bytes > max(queue.share_bytes, least)
