@@ -161,10 +161,10 @@ class LoopRounds:
 
     def _end(self, committer: Committer, now: float, *, is_busy: bool, collects: bool) -> None:
         """Hand out messages, start a batch, and send."""
-        has_work = self._pumping.has_work
+        services = self._broker.services
+        agenda, deferred, disposal = services.agenda, services.deferred, services.store.disposal
+        has_work = any(agenda.lines)
         if has_work:
-            services = self._broker.services
-            agenda, deferred = services.agenda, services.deferred
             most = services.limits.max_handed_out
             for _ in range(self._limits.max_pumps):
                 self._pump(collects=collects)
@@ -174,9 +174,13 @@ class LoopRounds:
                     deferred.copies = 0
                 if is_all or not deferred.copies:
                     break
+        else:
+            deferred.copies = 0
         if has_work or is_busy:
             committer.commit(promised_only=True)
-        if self._broker.services.store.upkeep.free_memory():
+        # Much is taken only where queues are pumped: what gets take, housekeeping looks at.
+        may_free = has_work or disposal.runs or disposal.lists
+        if may_free and services.store.upkeep.free_memory():
             self._sockets.return_in(0.0)
         if self._senders:
             self._send(now)

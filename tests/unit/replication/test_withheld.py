@@ -45,7 +45,8 @@ class Leads:
         self.may_send = True
         definitions = SimpleNamespace(end_group=lambda: None)
         upkeep = SimpleNamespace(free_memory=lambda: False)
-        store = SimpleNamespace(definitions=definitions, upkeep=upkeep)
+        disposal = SimpleNamespace(runs=(), lists=())
+        store = SimpleNamespace(definitions=definitions, upkeep=upkeep, disposal=disposal)
         self.agenda = Agenda()
         services: Any = SimpleNamespace(
             store=store,

@@ -21,7 +21,11 @@ from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.dead_letter import DeadLetters
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import plan
-from amqpstore_server.broker.work.deferred_publishes import Routed, WaitingConfirm
+from amqpstore_server.broker.work.deferred_publishes import (
+    Routed,
+    WaitingConfirm,
+    note_arrivals,
+)
 from amqpstore_server.broker.work.limits import COPY_COST
 from amqpstore_server.broker.work.services import BrokerServices
 
@@ -104,7 +108,7 @@ class Publisher:
             # a return any more.
             self.outlet.returned(messages, Returned.NO_ROUTE)
         if route.placements and envelope.expiration_ms is None and not flags.immediate:
-            self._agenda.arrivals.update(route.touches)
+            note_arrivals(self._agenda.arrivals, route.plain)
             self._note(count, self._enqueue(route.placements, envelope, messages))
             if self._probes.is_due:
                 self._probes.begin(route.placements[0].queue, self._agenda.read_s)

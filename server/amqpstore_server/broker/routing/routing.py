@@ -19,7 +19,6 @@ from amqpstore_server.broker.exchanges.topic import TopicExchange
 from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.work.agenda import Pumped
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 if TYPE_CHECKING:
@@ -56,9 +55,9 @@ class Route:
     """The queues that a message goes to, each once.
 
     If all of them append what comes, `placements` are where the messages go, and `stored` the same
-    as queues of the store; otherwise both are empty and each queue has to be asked. `touches` are
-    the plain queues as entries of `Agenda.arrivals`, and `limited` the others, which have to be
-    told (see `Queue.appended`). `counters` are those of the exchange that messages are published
+    as queues of the store; otherwise both are empty and each queue has to be asked. `plain` are the
+    plain queues, for `note_arrivals`, and `limited` the others, which have to be told (see
+    `Queue.appended`). `counters` are those of the exchange that messages are published
     to; `copies` is the number of queues. `is_routed` tells whether it counts as routed;
     `is_dropped`, whether messages that are not returned are lost; `is_simple`, whether whatever
     comes is taken, and when it is safe depends on the message alone; then `is_durable` is what the
@@ -74,9 +73,9 @@ class Route:
         "is_simple",
         "limited",
         "placements",
+        "plain",
         "queues",
         "stored",
-        "touches",
     )
 
     def __init__(self, queues: list[Queue], counters: ExchangeCounters | None = None) -> None:
@@ -84,8 +83,7 @@ class Route:
         self.copies = len(queues)
         self.counters = counters or ExchangeCounters()
         self.limited = [queue for queue in queues if not queue.is_plain]
-        plain = [queue for queue in queues if queue.is_plain] if self.limited else queues
-        self.touches: dict[Pumped, None] = dict.fromkeys(plain)
+        self.plain = [queue for queue in queues if queue.is_plain] if self.limited else queues
         self.is_routed = any(queue.counts_as_route for queue in queues)
         self.is_dropped = not self.is_routed and all(queue.has_copies for queue in queues)
         self.placements: list[Placement] = []

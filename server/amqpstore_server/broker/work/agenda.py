@@ -46,6 +46,11 @@ class Agenda:
         """
         self.background: deque[Iterator[None]] = deque()
         """Work in steps that no client waits for; a round does one of them."""
+        self.lines = (
+            *(self.touched, self.freed, self.arrivals),
+            *(self.unfinished, self.late_drops, self.background),
+        )
+        """All that waits, which is never replaced: there is work if any of them is not empty."""
         self.read_s = 0.0
         """The time at which the round's reads began, by `time.perf_counter`."""
         self.joins_reads = False
@@ -61,6 +66,7 @@ class Agenda:
         """Touch the queues of channels with room. To be called before the queues' turns, and before
         anything that depends on what consumers can take.
         """
-        freed, self.freed = self.freed, {}
+        freed = list(self.freed)
+        self.freed.clear()
         for channel in freed:
             channel.touch_queues()

@@ -21,7 +21,7 @@ from amqpstore.provenance.client_trails import ClientTrails
 from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.monitoring.faults import FATAL, called
-from amqpstore_server.broker.work.agenda import Agenda
+from amqpstore_server.broker.work.agenda import Agenda, Pumped
 from amqpstore_server.broker.work.statistics import BrokerStatistics
 
 _MAX_BYTES = 64 << 10
@@ -44,7 +44,9 @@ _log = logging.getLogger(__name__)
 class SimpleRoute(Protocol):
     """A route as deferred publishes need it."""
 
-    touches: dict[Any, None]
+    plain: list[Any]
+    """Queues of the broker, for `note_arrivals`."""
+
     placements: list[Placement]
     stored: list[Queue]
     counters: ExchangeCounters
@@ -182,7 +184,7 @@ class DeferredPublishes:
         _, routes, messages, body_bytes = entries[0]
         if len(entries) == len(routes) == 1:
             route = routes[0][0]
-            self._agenda.arrivals.update(route.touches)
+            note_arrivals(self._agenda.arrivals, route.plain)
             placements: Sequence[Placement] = route.placements
         else:
             placements, messages, body_bytes = self._joined(entries)
@@ -212,7 +214,7 @@ class DeferredPublishes:
             body_bytes += entry_bytes
             for route, indexes in routes:
                 if route is not last:
-                    arrivals.update(route.touches)
+                    note_arrivals(arrivals, route.plain)
                     last = route
                 at: Sequence[int]
                 if indexes is ONE:
@@ -260,6 +262,15 @@ class DeferredPublishes:
             except Exception:  # noqa: BLE001
                 _cannot_confirm(publisher)
         self._statistics.confirm_s.observe(self._log.completed_s - read_s, count)
+
+
+def note_arrivals(arrivals: dict[Pumped, None], queues: Sequence[Any]) -> None:
+    """Have queues that got messages pumped, if any consumer or get waits there. Args: arrivals, of
+    the agenda; queues, each a `Queue` that is plain: nothing but a consumer concerns it.
+    """
+    for queue in queues:
+        if queue.consumers.consumers or queue.waiting.gets:
+            arrivals[queue] = None
 
 
 def _note(

@@ -21,15 +21,7 @@ class Pumping:
         """Whether a queue has been touched since the last `pump`, messages have arrived, or there
         is work in the background.
         """
-        agenda = self._agenda
-        return bool(
-            agenda.touched
-            or agenda.freed
-            or agenda.arrivals
-            or agenda.unfinished
-            or agenda.late_drops
-            or agenda.background
-        )
+        return any(self._agenda.lines)
 
     @property
     def has_more(self) -> bool:
@@ -76,7 +68,9 @@ class Pumping:
             if agenda.handed_out >= most or agenda.spent >= most_spent or index == most_pumped:
                 # A backlog must not be handed out, or thousands of queues drop messages, while
                 # everybody else waits. The remaining queues come first in the next round.
-                agenda.touched = {**dict.fromkeys(touched[index:]), **agenda.touched}
+                again = list(agenda.touched)
+                agenda.touched.clear()
+                agenda.touched.update(dict.fromkeys([*touched[index:], *again]))
                 break
             queue.pump(yields=True)
         spent, agenda.spent = agenda.spent, 0
