@@ -14,7 +14,8 @@ from amqpstore_server.clients.alarm_state import AlarmState, NoAlarm
 from amqpstore_server.clients.limits import Limits
 from amqpstore_server.clients.login import CheckedLogin
 from amqpstore_server.protocol import methods
-from amqpstore_server.protocol.content import ContentHeader, decode_content_header
+from amqpstore_server.protocol.content import decode_content_header
+from amqpstore_server.protocol.events import ContentHeader
 from amqpstore_server.protocol.frames import method_frame
 from amqpstore_server.protocol.methods import Method, decode_method
 from amqpstore_server.protocol.spec import PROTOCOL_HEADER

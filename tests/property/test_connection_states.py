@@ -282,7 +282,7 @@ class ChannelPeer:
         if self.is_connected:
             session = self._client.connection.session
             assert session is not None
-            channel = session._channels.get(NUMBER)
+            channel = session.by_number.get(NUMBER)
             assert (channel.state if channel else ChannelState.CLOSED) is self.state
         assert (self._client.connection.state in SERVED) == self.is_connected
 

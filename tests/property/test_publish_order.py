@@ -14,10 +14,9 @@ from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.content import (
     BasicProperties,
-    ContentHeader,
     encode_properties,
 )
-from amqpstore_server.protocol.events import Target
+from amqpstore_server.protocol.events import ContentHeader, Target
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from tests.content_header import encode_content_header
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer

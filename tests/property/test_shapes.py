@@ -8,13 +8,12 @@ from amqpstore_server.broker.messages.envelope import parse_envelope
 from amqpstore_server.protocol.content import (
     REPLY_TO,
     BasicProperties,
-    ContentHeader,
     decode_content_header,
     decode_properties,
     encode_properties,
 )
 from amqpstore_server.protocol.errors import FrameError, MalformedError
-from amqpstore_server.protocol.events import Publishes, Target
+from amqpstore_server.protocol.events import ContentHeader, Publishes, Target
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
 from amqpstore_server.protocol.methods import BasicPublish

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from amqpstore_server.protocol.errors import (
     NotImplementedByServer,
     PreconditionFailed,
 )
-from amqpstore_server.protocol.events import Acks, Publishes, Target
+from amqpstore_server.protocol.events import Acks, ContentHeader, Publishes, Target
 from amqpstore_server.protocol.frames import ack_frame, method_frame
 from amqpstore_server.protocol.spec import ReplyCode
 from amqpstore_server.protocol.states import CHANNEL, ChannelEvent, ChannelState
@@ -83,6 +84,7 @@ class AmqpChannel:
             context.vhost, context, self, context.transacted, origin, counters
         )
         self.broker_channel.max_prefetch = context.max_prefetch
+        self._message_sizes = context.vhost.services.statistics.message_sizes
         self._gets = Gets(self.broker_channel, self._answer_get)
         self._topology = Topology(context.vhost, context.access, context, context.log, self._send)
         self._distributed = Distributed(self.broker_channel, context.access, self._send_late)
@@ -108,14 +110,21 @@ class AmqpChannel:
             return HANDLERS[kind](self, method)
         raise NotImplementedByServer(f"{method.name} is not supported")
 
-    def publish(self, publishes: Publishes) -> Iterator[None] | None:
-        """Publish consecutive messages, some of which need a decision of their own: whether they
-        are accepted or returned, where they go, when they are confirmed.
+    def publish(self, publishes: Publishes, published: set[AmqpChannel]) -> Iterator[None] | None:
+        """Publish consecutive messages. They are deferred to the end of this round of reads, unless
+        one needs a decision of its own: whether it is accepted or returned, where it goes, when it
+        is confirmed.
 
+        Args: published, the channels that confirm once the read was handled, which this is added to
+        if the messages are not deferred.
         Returns None, or an iterator to be taken to its end before anything else is done on this
         channel: it takes several turns, for replays, or for messages that each go to many queues.
         Raises: AmqpError, BrokerError.
         """
+        self._note_sizes(publishes.headers)
+        if self._context.simple_targets.defer(publishes, self.broker_channel):
+            return None
+        published.add(self)
         self.broker_channel.flush_deferred()
         slices: Sequence[tuple[PublishSlice | Publishes, Target]]
         if publishes.is_mixed:
@@ -126,6 +135,19 @@ class AmqpChannel:
         for _ in steps:
             return steps
         return None
+
+    def _note_sizes(self, headers: list[ContentHeader]) -> None:
+        first, count = headers[0], len(headers)
+        if count == 1:
+            # As `observe` does; each call costs.
+            sizes, size = self._message_sizes, first.body_size
+            sizes.buckets[bisect_left(sizes.bounds, size)] += 1
+            sizes.total += size
+        # Publishes that are alike have one header, which `count` finds without comparing.
+        elif first is headers[-1] and headers.count(first) == count:
+            self._message_sizes.observe(first.body_size, count)
+        else:
+            self._message_sizes.observe_all([header.body_size for header in headers])
 
     def _publish(self, slices: Iterable[tuple[PublishSlice | Publishes, Target]]) -> Iterator[None]:
         """Publish messages, in steps: others may have their turn after each."""

@@ -17,12 +17,11 @@ from amqpstore_server.broker.work.deferred_publishes import ONE
 from amqpstore_server.protocol.content import (
     REPLY_TO,
     BasicProperties,
-    ContentHeader,
     decode_properties,
     edit_properties,
 )
 from amqpstore_server.protocol.errors import AmqpError, PreconditionFailed
-from amqpstore_server.protocol.events import Publishes, Target
+from amqpstore_server.protocol.events import ContentHeader, Publishes, Target
 
 if TYPE_CHECKING:
     from amqpstore_server.broker.channels.channel import Channel

@@ -32,6 +32,7 @@ from amqpstore_server.protocol.events import (
     ReceivedMethod,
 )
 from amqpstore_server.protocol.receiver import Receiver
+from amqpstore_server.protocol.states import ChannelState
 
 _METHODS_AT_ONCE = 32
 """Methods, besides publishes and acks, that are handled before others have their turn."""
@@ -45,6 +46,8 @@ _ENTRIES_AT_ONCE = 4096
 """Entries of tables that are looked at and handled before others have their turn. Events with more
 are handled in a turn of their own, and the frames behind them after that.
 """
+
+_OPEN = ChannelState.OPEN  # looked up once: members of an enum are slow to look up
 
 _DEFINING = (methods.ExchangeDeclare.class_id, methods.QueueDeclare.class_id)
 """The classes of methods that change definitions."""
@@ -222,7 +225,12 @@ class Input:
             elif type(event) is ReceivedMethod and not event.channel:
                 connection.handle(event.method)
             elif (session := connection.session) is not None:
-                self._unfinished = session.handle(event, published)
+                channel = session.by_number.get(event.channel)
+                if type(event) is Publishes and channel and channel.state is _OPEN:
+                    rest = channel.publish(event, published)
+                    self._unfinished = None if rest is None else Unfinished(event, rest)
+                else:
+                    self._unfinished = session.handle(event, published)
         except (AmqpError, BrokerError, DiskFullError) as raised:
             # No local name may hold the refusal: it can be the error itself, whose traceback holds
             # this frame, and the connection would live until the next garbage collection.

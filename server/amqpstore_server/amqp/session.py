@@ -5,7 +5,6 @@ A channel follows its table in `protocol.states`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, NamedTuple, final
 
@@ -16,7 +15,6 @@ from amqpstore_server.broker.monitoring.audit import By, audit_refusal
 from amqpstore_server.broker.rights.quotas import Usage
 from amqpstore_server.broker.work.events import BrokerEvent
 from amqpstore_server.protocol import methods
-from amqpstore_server.protocol.content import ContentHeader
 from amqpstore_server.protocol.errors import (
     AccessRefused,
     AmqpError,
@@ -64,39 +62,32 @@ class Session:
         self._most_consumers = 0
         """There are no more consumers than this."""
         self._usage = usage
-        self._channels: dict[int, AmqpChannel] = {}
+        self.by_number: dict[int, AmqpChannel] = {}
+        """The channels, those that are being closed too."""
         self._simple_targets = context.simple_targets
-        self._message_sizes = context.vhost.services.statistics.message_sizes
         context.access.on_change.add(self._recheck_permissions)
 
     def handle(
         self, event: Publishes | Acks | ReceivedMethod | Unfinished, published: set[AmqpChannel]
     ) -> Unfinished | None:
-        """Handle an event of a channel; channels that published are added to `published`, to be
-        confirmed after the read.
+        """Handle an event of a channel, except publishes on an open one, which are the channel's.
 
+        Args: published, the channels that confirm once the read was handled.
         Returns what is left to do, after others had their turn and before the next event; None if
         nothing is.
         Raises: AmqpError, BrokerError, DiskFullError.
         """
-        channel = self._channels.get(event.channel)
+        channel = self.by_number.get(event.channel)
         if type(event) is ReceivedMethod and (moves := CHANNEL_METHODS.get(type(event.method))):
             self._move(event, channel, moves, published)
         elif channel is None:
             raise _not_open(event.channel)
         # A comparison instead of a table look-up: this is the hot path. Events that the table
         # ignores are dropped.
-        elif channel.state is _OPEN:
-            if type(event) is Publishes:
-                self._note_sizes(event.headers)
-                if self._simple_targets.defer(event, channel.broker_channel):
-                    return None
-                published.add(channel)
-                if (rest := channel.publish(event)) is not None:
-                    return Unfinished(event, rest)
-            elif type(event) is Acks:
+        elif channel.state is _OPEN and type(event) is not Publishes:
+            if type(event) is Acks:
                 return self._ack(channel, event)
-            elif type(event) is Unfinished:
+            if type(event) is Unfinished:
                 published.add(channel)
                 for _ in event.rest:
                     return event
@@ -105,19 +96,6 @@ class Session:
             elif (rest := channel.handle(event.method)) is not None:
                 return Unfinished(event, rest)
         return None
-
-    def _note_sizes(self, headers: list[ContentHeader]) -> None:
-        first, count = headers[0], len(headers)
-        if count == 1:
-            # As `observe` does; each call costs.
-            sizes, size = self._message_sizes, first.body_size
-            sizes.buckets[bisect_left(sizes.bounds, size)] += 1
-            sizes.total += size
-        # Publishes that are alike have one header, which `count` finds without comparing.
-        elif first is headers[-1] and headers.count(first) == count:
-            self._message_sizes.observe(first.body_size, count)
-        else:
-            self._message_sizes.observe_all([header.body_size for header in headers])
 
     def _ack(self, channel: AmqpChannel, acks: Acks) -> Unfinished | None:
         rest = channel.ack(acks)
@@ -155,7 +133,7 @@ class Session:
                 f"number of channels opened is limited: channel-max is {self._channel_max}"
             )
         self._usage.open_channel()
-        self._channels[number] = AmqpChannel(self.context, number, self._check_consumers)
+        self.by_number[number] = AmqpChannel(self.context, number, self._check_consumers)
         self.context.vhost.services.statistics.churn.channel_created += 1
         self._tell_channel("created", number, {"number": number, "user": self.context.access.user})
         self._send(number, methods.ChannelOpenOk())
@@ -167,7 +145,7 @@ class Session:
         if not limit or self._most_consumers <= limit:
             return
         # Those that were cancelled since are not subtracted.
-        count = sum(len(channel.broker_channel.consumers) for channel in self._channels.values())
+        count = sum(len(channel.broker_channel.consumers) for channel in self.by_number.values())
         if count >= limit:
             raise NotAllowed(f"number of consumers is limited: max_consumers is {limit}")
         self._most_consumers = count + 1
@@ -187,7 +165,7 @@ class Session:
     def _end(self, channel: AmqpChannel, event: ChannelEvent) -> None:
         channel.end(event)
         if channel.state is ChannelState.CLOSED:
-            del self._channels[channel.number]
+            del self.by_number[channel.number]
             self._usage.close_channel()
             self._tell_channel("closed", channel.number, {})
             self.context.vhost.services.statistics.churn.channel_closed += 1
@@ -197,7 +175,7 @@ class Session:
 
         Returns: the error with which the whole connection has to be closed, or None.
         """
-        channel = self._channels.get(number)
+        channel = self.by_number.get(number)
         if channel is None:
             if number and not isinstance(error, NotAllowed):
                 return _not_open(number).at(error.class_id, error.method_id)
@@ -222,7 +200,7 @@ class Session:
 
     def tell_faults(self) -> None:
         """Tell the client of each error that closes a channel, before its own close is answered."""
-        for channel in self._channels.values():
+        for channel in self.by_number.values():
             channel.tell_fault()
 
     def free_caches(self) -> None:
@@ -233,36 +211,36 @@ class Session:
     @property
     def channels(self) -> list[AmqpChannel]:
         """All channels."""
-        return list(self._channels.values())
+        return list(self.by_number.values())
 
     @property
     def has_unacked(self) -> bool:
         """Whether the client has deliveries that it may still ack."""
-        return any(channel.has_unacked for channel in self._channels.values())
+        return any(channel.has_unacked for channel in self.by_number.values())
 
     @property
     def is_consuming(self) -> bool:
         """Whether the client has consumers, or deliveries that it may still ack."""
         return self.has_unacked or any(
-            channel.broker_channel.consumers for channel in self._channels.values()
+            channel.broker_channel.consumers for channel in self.by_number.values()
         )
 
     def resume(self) -> None:
         """Continue deliveries on all channels: the outbox has room again."""
-        for channel in self._channels.values():
+        for channel in self.by_number.values():
             channel.resume()
 
     def _recheck_permissions(self) -> None:
         """Have all channels check what the user's changed permissions no longer allow."""
         self._simple_targets.forget()
-        for channel in list(self._channels.values()):
+        for channel in list(self.by_number.values()):
             channel.recheck_permissions()
 
     def close(self) -> None:
         """Release everything that the client had: consumers, unacked messages, exclusive queues."""
         context = self.context
-        channels = list(self._channels.values())
-        self._channels.clear()
+        channels = list(self.by_number.values())
+        self.by_number.clear()
         context.vhost.services.statistics.churn.channel_closed += len(channels)
         try:
             for channel in channels:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from amqpstore_server.protocol.errors import FrameError, MalformedError
+from amqpstore_server.protocol.events import ContentHeader
 from amqpstore_server.protocol.field_table import (
     EMPTY_TABLE,
     Encoded,
@@ -44,21 +45,6 @@ from amqpstore_server.protocol.primitives import (
 
 _HEADER = struct.Struct(">HHQ")
 """Class id, weight (always 0), body size in bytes; the properties follow (section 4.2.6.1)."""
-
-
-@dataclass(slots=True)
-class ContentHeader:
-    """The payload of a content header frame.
-
-    `body_size` in bytes; `properties` are the property flags and the property list as received.
-    `plain` is delivery-mode and priority, 0 if absent, where it is known that no other property
-    concerns the broker; otherwise None.
-    """
-
-    class_id: int
-    body_size: int
-    properties: bytes
-    plain: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amqpstore_server.protocol.content import ContentHeader
-from amqpstore_server.protocol.events import Target
+from amqpstore_server.protocol.events import ContentHeader, Target
 from amqpstore_server.protocol.partial_body import PartialBody
 
 

@@ -7,9 +7,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from amqpstore_server.protocol.content import ContentHeader
 from amqpstore_server.protocol.errors import AmqpError, FatalFramingError
 from amqpstore_server.protocol.methods import BasicPublish, Method
+
+
+@dataclass(slots=True)
+class ContentHeader:
+    """The payload of a content header frame.
+
+    `body_size` in bytes; `properties` are the property flags and the property list as received.
+    `plain` is delivery-mode and priority, 0 if absent, where it is known that no other property
+    concerns the broker; otherwise None.
+    """
+
+    class_id: int
+    body_size: int
+    properties: bytes
+    plain: tuple[int, int] | None = None
 
 
 class Target:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from amqpstore_server.protocol.content import ContentHeader, decode_counted_header
+from amqpstore_server.protocol.content import decode_counted_header
 from amqpstore_server.protocol.errors import AmqpError, FrameError
-from amqpstore_server.protocol.events import ReadEvents
+from amqpstore_server.protocol.events import ContentHeader, ReadEvents
 from amqpstore_server.protocol.methods import BasicPublish
 from amqpstore_server.protocol.shapes import NO_SHAPE, Shapes
 

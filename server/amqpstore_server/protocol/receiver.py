@@ -12,7 +12,6 @@ import struct
 from dataclasses import dataclass
 
 from amqpstore_server.protocol.acks import ACK, receive_acks
-from amqpstore_server.protocol.content import ContentHeader
 from amqpstore_server.protocol.contents import Content, UnfinishedContents
 from amqpstore_server.protocol.errors import (
     AmqpError,
@@ -27,6 +26,7 @@ from amqpstore_server.protocol.errors import (
 from amqpstore_server.protocol.events import (
     MAX_ENTRIES,
     Acks,
+    ContentHeader,
     Event,
     Failed,
     MoreFrames,

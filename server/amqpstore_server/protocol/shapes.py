@@ -16,10 +16,10 @@ from amqpstore_server.protocol.content import (
     MORE_FLAGS,
     PROPERTY_TYPES,
     READ_HEADERS,
-    ContentHeader,
     PropertyType,
     concerns_the_broker,
 )
+from amqpstore_server.protocol.events import ContentHeader
 from amqpstore_server.protocol.methods import BasicPublish
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER
 

@@ -12,10 +12,15 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from amqpstore_server.protocol.content import ContentHeader
 from amqpstore_server.protocol.contents import Content
 from amqpstore_server.protocol.errors import AmqpError, FatalFramingError
-from amqpstore_server.protocol.events import MAX_ENTRIES, Publishes, ReadEvents, Target
+from amqpstore_server.protocol.events import (
+    MAX_ENTRIES,
+    ContentHeader,
+    Publishes,
+    ReadEvents,
+    Target,
+)
 from amqpstore_server.protocol.headers import Headers
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
 from amqpstore_server.protocol.targets import Targets

@@ -6,12 +6,12 @@ from hypothesis import given
 from amqpstore_server.protocol.content import (
     REPLY_TO,
     BasicProperties,
-    ContentHeader,
     decode_content_header,
     decode_properties,
     encode_properties,
 )
 from amqpstore_server.protocol.errors import FrameError, MalformedError
+from amqpstore_server.protocol.events import ContentHeader
 from tests.content_header import encode_content_header
 from tests.unit.protocol import strategies
 
