@@ -96,11 +96,10 @@ class Store(ClosableStore):
         began_s: float,
         companion: Companion | None = None,
     ) -> None:
-        backing, queues, recovered, space, measures = opened
+        backing, queues, recovered, space, _ = opened
         if companion is not None:
             backing = backing._replace(catalog=companion.replicate(backing.catalog))
         self.directory = backing.directory
-        self.measures = measures
         self.store_id = backing.store_id
         self.queues = queues
         self.recovery_report = recovered.report
@@ -291,8 +290,10 @@ class Store(ClosableStore):
         if whole_bytes is None:
             whole_bytes = body_bytes(messages)
         needed_bytes = publish_bytes(placements, messages, priority, whole_bytes)
-        self._state.check()
-        self.space.check(needed_bytes + self.log.pending_bytes)
+        log, space = self.log, self.space
+        soon_bytes = space.written_bytes + log.pending_bytes + needed_bytes
+        if not log.is_open or soon_bytes >= space.trusted_bytes:
+            self.check_writable(publishing=True, needed_bytes=needed_bytes)
         return self.enqueues.enqueue(placements, messages, whole_bytes, priority=priority)
 
     def transaction(self) -> Transaction:

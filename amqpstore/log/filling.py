@@ -33,10 +33,10 @@ class Filling:
 
     def is_due(self, segment: Segment, start: int) -> bool:
         """Tell whether to fill a segment before a batch is written, which starts at an offset and
-        ends at the segment's size.
+        ends at the segment's size, behind all that the segment was filled with.
         """
         return (
-            segment.filled_end < segment.size < self._segment_bytes
+            segment.size < self._segment_bytes
             and self._limits.fill_from_bytes <= start
             and segment.size - start <= _MAX_BATCH_BYTES
             and not (self._space and self._space.is_low)

@@ -88,7 +88,9 @@ class Log:
         companion: Companion | None = None,
         spares: Spares | None = None,
     ) -> None:
-        self.measures = measures or StoreMeasures()
+        self._measures = measures or StoreMeasures()
+        self._uncounted: list[tuple[int, int, float]] = []
+        """Messages, bytes and seconds of the sync of batches that `_measures` has not yet."""
         self._companion = companion
         self._spares = spares
         self._descriptors = descriptors
@@ -106,7 +108,7 @@ class Log:
         self._next_segment = next_segment
         self._next_lsn = position.lsn
         self._open = Batch(position.message_id)
-        self.position = position
+        self._end: tuple[int, int, int, int] = position
         # Those that a checkpoint has taken, until it is in use.
         self._taken: list[BatchSummary] = []
         # Since the last `take_durable`.
@@ -122,6 +124,10 @@ class Log:
         self._decoder = MessageDecoder({}, Decompressor(self.dictionaries).decompress)
         self.failure: DurabilityError | None = None
         """The error that ended all writing, if one did."""
+        self.is_open = True
+        """Whether more may be appended: neither was it closed, nor has an error ended all writing,
+        here or in the catalog.
+        """
         self._is_closed = False
         self.before_seal: Callable[[], None] | None = None
         """Makes what the open batch depends on durable, if that is not the case yet."""
@@ -130,6 +136,28 @@ class Log:
         self._last_written: Segment | None = None
         self._batch_count = 0
         """How many batches were written to that segment since it was created."""
+
+    @property
+    def measures(self) -> StoreMeasures:
+        """What its work took, with all batches until now."""
+        if self._uncounted:
+            self.count_batches()
+        return self._measures
+
+    def count_batches(self) -> None:
+        """Count the batches that have become durable: not one by one, as nothing waits for it."""
+        uncounted, self._uncounted = self._uncounted, []
+        for messages, byte_count, sync_s in uncounted:
+            self._measures.batch(messages, byte_count, sync_s)
+
+    @property
+    def position(self) -> Position:
+        """The end of the last durable batch."""
+        return Position(*self._end)
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._end = position
 
     @property
     def seed(self) -> int:
@@ -240,7 +268,8 @@ class Log:
             batch.sealed_ms = now_ms
             if not batch.is_large:
                 batch.encode(segment, self._seed, self._compressor)
-                batch.fills = self._filling.is_due(segment, batch.first_offset)
+                if segment.size > max(segment.filled_end, self._limits.fill_from_bytes):
+                    batch.fills = self._filling.is_due(segment, batch.first_offset)
         except BaseException as error:  # noqa: BLE001
             self._fail(f"{self._directory}/{SEGMENTS}", error)
         return batch
@@ -353,8 +382,12 @@ class Log:
 
     def _append(self, segment: Segment, batch: Batch) -> None:
         start = 0 if batch.starts_segment else batch.first_offset
-        if self._space:
-            self._space.make_room(segment.size - start)
+        space, size = self._space, segment.size - start
+        if space:
+            if space.written_bytes + size < space.trusted_bytes:
+                space.written_bytes += size
+            else:
+                space.make_room(size)
         if batch.starts_segment:
             if self._last_written:
                 self._last_written.seal()
@@ -437,13 +470,13 @@ class Log:
     def _note(self, batch: Batch, segment: Segment, summary: BatchSummary) -> None:
         count = len(summary.sizes)
         byte_count = summary.end_bytes - batch.first_offset
-        self.measures.batch(count, byte_count, batch.sync_s)
+        self._uncounted.append((count, byte_count, batch.sync_s))
         next_id = batch.first_id + count
         if count:
             segment.note_steps(batch.first_id, next_id, batch.steps)
         # The position and the list of batches move together: a checkpoint at a position whose
         # batches it does not have would leave messages that neither it nor recovery applies.
-        self.position = Position(segment.number, summary.end_bytes, batch.lsn + 1, next_id)
+        self._end = segment.number, summary.end_bytes, batch.lsn + 1, next_id
         self.durable.append(summary)
         self.durable_bytes += byte_count
         for operation in summary.operations:
@@ -536,6 +569,7 @@ class Log:
     def close(self) -> None:
         """Close every file, but for one that another thread is writing to: `write` closes that."""
         self._is_closed = True
+        self.is_open = False
         self._descriptors.close()
         # Not while it is written to: its descriptor might be another file's, or a client's socket,
         # before that call ends.
@@ -545,6 +579,7 @@ class Log:
 
     def _fail(self, path: str, error: BaseException) -> NoReturn:
         """End all writing because of an error in it: it is unknown how much was done before it."""
+        self.is_open = False
         # This disk is sound: the error stays what it is, so that the process goes on as a follower.
         if isinstance(error, DeposedError):
             self.failure = error

@@ -10,11 +10,14 @@ from typing import Self
 from amqpstore.catalog.catalog import Catalog
 from amqpstore.errors import DamageError, DurabilityError, StoreClosedError
 from amqpstore.log.log import Log
+from amqpstore.log.measures import StoreMeasures
 from amqpstore.system.files import Lock
 
 
 class OpenState:
-    """Whether the store in `directory` is open. Args: log, whose errors end all writing, too."""
+    """Whether the store in `directory` is open, and why it is not. Args: log, whose errors end all
+    writing, too; its `is_open` says the same in one word.
+    """
 
     def __init__(self, directory: str, log: Log) -> None:
         self.is_closed = False
@@ -41,7 +44,13 @@ class OpenState:
         if not isinstance(error, DurabilityError):
             error = DurabilityError(self._directory, error)
         self._failure = error
+        self._log.is_open = False
         return error
+
+    def close(self) -> None:
+        """Refuse everything from now on."""
+        self.is_closed = True
+        self._log.is_open = False
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -83,7 +92,7 @@ class ClosableStore(ABC):
         """Close the files and write nothing more: this leaves what a crash would leave."""
         if self._state.is_closed:
             return
-        self._state.is_closed = True
+        self._state.close()
         self._end_work()
         self.log.close()
         self._catalog.close()
@@ -94,6 +103,11 @@ class ClosableStore(ABC):
     def failure(self) -> DurabilityError | None:
         """The error that ended all writing, if any."""
         return self._state.failure
+
+    @property
+    def measures(self) -> StoreMeasures:
+        """What its work took."""
+        return self.log.measures
 
     @abstractmethod
     def _finish(self) -> None:

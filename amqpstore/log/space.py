@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from amqpstore.catalog.catalog import Catalog, Change, Value
 from amqpstore.catalog.definitions import COPIED
@@ -49,6 +49,8 @@ class Space:
     ) -> None:
         self.is_full = False
         self.is_low = False
+        self.on_low: Callable[[], None] = lambda: None
+        """Called when the disk was found to be low, after it was not."""
         self.problem = ""
         """The reason why the disk did not even say how much is free, when it was last asked; empty
         if it did.
@@ -59,10 +61,15 @@ class Space:
         self._least_free_bytes = least_free_bytes
         self._reserve_bytes = reserve_bytes
         self._has_reserve = files.type_of(self._path) is FileType.FILE
-        # For publishers, when the disk was last checked.
+        self.written_bytes = 0
+        """The bytes that were written since the disk was last asked."""
+        self.trusted_bytes = 0
+        """As long as fewer than these were written, there is plenty: neither has `check` anything
+        to refuse, nor `make_room` anything to do.
+        """
+        self._free_seen_bytes = 0
         self._spare_bytes = 0
-        # What was free then, without what was written since.
-        self._left_bytes = 0
+        """What was free, and what of it was for publishers, when the disk was last asked."""
 
     def look(self) -> None:
         """Check how much space there is; create the reserve if it is missing and fits."""
@@ -85,19 +92,19 @@ class Space:
 
     def check(self, needed_bytes: int) -> None:
         """Raises: DiskFullError, if publishers may not use that much now."""
-        if self.is_full or needed_bytes > self._spare_bytes:
+        if self.is_full or self.written_bytes + needed_bytes > self._spare_bytes:
             self._see()
             if self.is_full or needed_bytes > self._spare_bytes:
                 raise self.error(needed_bytes)
 
     def make_room(self, needed_bytes: int = 0) -> None:
         """Remove the reserve if the disk has not that much space, and a little more."""
-        self._left_bytes -= needed_bytes
-        self._spare_bytes -= needed_bytes
-        if self._left_bytes > _PLENTY_BYTES:
+        self.written_bytes += needed_bytes
+        if self.free_bytes > _PLENTY_BYTES:
             return
         free = self._free_bytes()
-        self._spare_bytes = free - needed_bytes - self._kept_bytes - self._least_free_bytes
+        left_bytes = free - needed_bytes - self._kept_bytes - self._least_free_bytes
+        self._spare_bytes = left_bytes + self.written_bytes
         if free < needed_bytes + _SMALL_WRITE_BYTES:
             self.give_up()
 
@@ -117,7 +124,7 @@ class Space:
     @property
     def free_bytes(self) -> int:
         """The bytes that were free when the disk was last asked, less those written since."""
-        return self._left_bytes
+        return self._free_seen_bytes - self.written_bytes
 
     @property
     def least_free_bytes(self) -> int:
@@ -132,13 +139,20 @@ class Space:
         return 0 if self._has_reserve else self._reserve_bytes
 
     def _see(self) -> int:
-        free = self._left_bytes = self._free_bytes()
+        free = self._free_seen_bytes = self._free_bytes()
+        self.written_bytes = 0
         for_publishers = free - self._kept_bytes
         # Some more than where it was refused, so that it does not alternate at the limit.
         least = self._least_free_bytes * (5 if self.is_full else 4) // 4
         self.is_full = for_publishers < least
+        was_low = self.is_low
         self.is_low = self.is_full or for_publishers < 2 * self._least_free_bytes
         self._spare_bytes = for_publishers - self._least_free_bytes
+        self.trusted_bytes = min(free - _PLENTY_BYTES, self._spare_bytes)
+        if self.is_full:
+            self.trusted_bytes = 0
+        if self.is_low and not was_low:
+            self.on_low()
         return free
 
     def _free_bytes(self) -> int:

@@ -98,7 +98,6 @@ class FollowerStore(ClosableStore):
         self.directory = backing.directory
         self.store_id = backing.store_id
         self.recovery_report = recovered.report
-        self.measures = measures
         self.discarded: list[Discarded] = []
         rows = StoreRows.read(backing.catalog.rows)
         self.term = rows.term or 0

@@ -62,6 +62,7 @@ class Ticks:
             self.look_at_alarms()
             self._services.flush_trails()
             self._services.statistics.departures.write()
+            self._services.statistics.count_confirms()
             self._broker.read_again()
             self._broker.close_late_channels()
             if self._broker.pumping.has_work:

@@ -283,7 +283,7 @@ class Publisher:
             self._published.append(_Published(first, self._next_tag - 1, promise))
 
     def _confirm_logged(self, first: int, last: int, read_s: float) -> None:
-        self._statistics.confirm_s.observe(self._log.completed_s - read_s, last - first + 1)
+        self._statistics.confirmed.append((self._log.completed_s - read_s, last - first + 1))
         self.confirm_durable(first, last)
 
     def _confirm_now(self, first: int, last: int) -> None:

@@ -261,7 +261,7 @@ class DeferredPublishes:
                 raise
             except Exception:  # noqa: BLE001
                 _cannot_confirm(publisher)
-        self._statistics.confirm_s.observe(self._log.completed_s - read_s, count)
+        self._statistics.confirmed.append((self._log.completed_s - read_s, count))
 
 
 def note_arrivals(arrivals: dict[Pumped, None], queues: Sequence[Any]) -> None:

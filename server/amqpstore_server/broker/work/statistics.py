@@ -27,8 +27,9 @@ class BrokerStatistics:
         """The bytes of connections that have ended."""
         self.message_sizes = MessageSizes()
         """The sizes of what clients publish."""
-        self.confirm_s = BucketHistogram.of_seconds()
-        """Times from the reads that brought messages to their confirms."""
+        self.confirmed: list[tuple[float, int]] = []
+        """The times of messages that `confirm_s` has not yet, in seconds, and how many had each."""
+        self._confirm_s = BucketHistogram.of_seconds()
         self.probes = DeliveryProbes()
         """Times from the reads that brought messages to their deliveries, of some messages."""
         self.dead_letters: Counter[tuple[str, LetterStrategy]] = Counter()
@@ -41,3 +42,15 @@ class BrokerStatistics:
         """Counts of messages that have left queues, for the log."""
         self.logins: Counter[tuple[str, bool]] = Counter()
         """Logins by protocol, and whether the client was let in."""
+
+    @property
+    def confirm_s(self) -> BucketHistogram:
+        """Times from the reads that brought messages to their confirms, until now."""
+        self.count_confirms()
+        return self._confirm_s
+
+    def count_confirms(self) -> None:
+        """Count what was confirmed: not one by one, as nothing waits for it."""
+        confirmed, self.confirmed = self.confirmed, []
+        for seconds, count in confirmed:
+            self._confirm_s.observe(seconds, count)
