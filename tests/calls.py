@@ -21,6 +21,8 @@ class Counts:
         self._foreign = tuple(f"{_ROOT / folder}/" for folder in without)
         self.python: Counter[str] = Counter()
         self.built_in: Counter[str] = Counter()
+        self.modules: Counter[str] = Counter()
+        """Calls of Python functions, by module."""
 
     def __enter__(self) -> None:
         gc.disable()
@@ -31,12 +33,15 @@ class Counts:
         gc.enable()
 
     def _called(self, frame: FrameType, event: str, argument: object) -> None:
-        path = frame.f_code.co_filename
+        path, module = frame.f_code.co_filename, frame.f_globals.get("__name__")
         if path.startswith("<") and frame.f_back is not None:
             path = frame.f_back.f_code.co_filename  # generated, as of a named tuple: its maker's
         if path.startswith(self._foreign):
             return
         if event == "call":
-            self.python[f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"] += 1
+            self.python[f"{module}.{frame.f_code.co_qualname}"] += 1
+            if str(module).startswith("namedtuple_") and frame.f_back is not None:
+                module = frame.f_back.f_globals.get("__name__")
+            self.modules[str(module)] += 1
         elif event == "c_call":
             self.built_in[getattr(argument, "__qualname__", str(argument))] += 1

@@ -178,12 +178,7 @@ class AmqpConnection(ClientConnection):
         read_input = self.input
         if self.state in FRAMED:
             events = self._receiver.receive(read)
-            alarms = self._alarms
-            if (
-                alarms.is_blocking
-                or read_input.held.events
-                or (read_input.has_published and alarms.is_raised)
-            ):
+            if self._alarms.is_blocking or read_input.held.events:
                 self._handle_in_alarm(events, now)
             else:
                 read_input.handle(events, self, now)

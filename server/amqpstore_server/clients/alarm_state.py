@@ -10,11 +10,7 @@ class AlarmState(Protocol):
 
     @property
     def is_blocking(self) -> bool:
-        """Whether they had to wait when it was looked at last: costs nothing to ask."""
-
-    @property
-    def is_raised(self) -> bool:
-        """Whether they have to wait now."""
+        """Whether they have to wait: costs nothing to ask."""
 
     @property
     def reason(self) -> str: ...
@@ -24,5 +20,4 @@ class NoAlarm:
     """The state of alarms where there are none."""
 
     is_blocking = False
-    is_raised = False
     reason = ""

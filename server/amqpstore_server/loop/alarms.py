@@ -132,7 +132,10 @@ class Alarms:
         self._was_disk_low = False
         self._give_back_at = 0.0
         self.is_blocking = False
-        """Whether publishers have to wait, as of the last `look`."""
+        """Whether publishers have to wait: from when anything became low, until a `look` finds that
+        nothing is.
+        """
+        store.space.on_low = self._term.on_blocked = self._decide
         self.blocked: dict[Blocked, None] = {}
         """Clients that are to be told, once, that publishers may go on."""
 
@@ -185,12 +188,15 @@ class Alarms:
         """Raise or clear the alarms, and let those go on who waited."""
         self._look_at_memory(now)
         self._look_at_disk()
-        self.is_blocking = self.is_raised and not self._store.failure
+        self._decide()
         if self.blocked and not self.is_blocking:
             _log.info("publishers are no longer blocked")
             blocked, self.blocked = self.blocked, {}
             for one in blocked:
                 called(one.alarm_is_over)
+
+    def _decide(self) -> None:
+        self.is_blocking = self.is_raised and not self._store.failure
 
     def _look_at_disk(self) -> None:
         """Log a change; what there is the store finds out."""

@@ -58,10 +58,13 @@ class LeadingTerm:
         self._is_ending = False
         """Whether all that is sent is to close connections."""
         self._changed = trio.Event()
+        self.on_blocked: Callable[[], None] = lambda: None
         companion.on_settled = soon(companion.call_settled)
         controller.orders.on_change = soon(self._wake)
 
     def _wake(self) -> None:
+        if self.is_blocked:
+            self.on_blocked()
         self._changed.set()
         self._changed = trio.Event()
 

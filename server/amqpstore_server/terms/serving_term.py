@@ -21,6 +21,9 @@ class ServingTerm(Protocol):
     time.
     """
 
+    on_blocked: Callable[[], None]
+    """Called, in trio's thread, after `is_blocked` has become true."""
+
     @property
     def has_followers(self) -> bool:
         """Whether what is written may have to wait for others."""
@@ -77,6 +80,9 @@ class SingleNode:
     has_followers = False
     is_stopping = False
     is_blocked = False
+
+    def __init__(self) -> None:
+        self.on_blocked: Callable[[], None] = lambda: None
 
     def figures(self) -> None:
         return

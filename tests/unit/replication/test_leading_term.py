@@ -93,3 +93,17 @@ async def test_clients_of_a_deposed_leader_have_a_limited_time_to_answer(
         await leadership(controller).step_down([client])
     assert closed == [0.0]
     assert trio.current_time() == pytest.approx(leading_term._STEP_DOWN_S, abs=0.1)
+
+
+@pytest.mark.trio
+async def test_a_leadership_that_is_blocked_says_so_at_once() -> None:
+    controller = StandIn()
+    term = leadership(controller)
+    blocked = trio.Event()
+    term.on_blocked = blocked.set
+    controller.orders.block(is_blocked=False)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not blocked.is_set()
+    controller.orders.block(is_blocked=True)
+    with trio.fail_after(60):
+        await blocked.wait()

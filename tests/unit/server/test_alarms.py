@@ -7,6 +7,7 @@ import pytest
 
 from amqpstore_server.loop import alarms as module
 from amqpstore_server.loop.alarms import Alarms, available_bytes, used_bytes, watermark_bytes
+from amqpstore_server.terms.serving_term import SingleNode
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
@@ -97,6 +98,28 @@ def test_the_disk_and_memory_are_both_named() -> None:
     assert case.alarms.reason == "low on memory"
     case.store.space.is_low = True
     assert case.alarms.reason == "low on memory and low on disk"
+
+
+def test_publishers_wait_as_soon_as_the_disk_is_found_low() -> None:
+    """Before the next look, as the disk fills up faster than that."""
+    case = Case()
+    assert not case.look(0)
+    case.store.space.require(1 << 60)
+    assert case.alarms.is_blocking
+    case.store.space.require(0)
+    assert case.alarms.is_blocking
+    case.look(0)
+    assert not case.alarms.is_blocking
+
+
+def test_publishers_wait_as_soon_as_too_few_replicas_have_what_was_published() -> None:
+    case, term = Case(), SingleNode()
+    case.alarms = Alarms(case.store, 1000, lambda: None, lambda: 0, term=term)
+    case.look(0)
+    assert not case.alarms.is_blocking
+    term.is_blocked = True
+    term.on_blocked()
+    assert case.alarms.is_blocking
 
 
 def test_a_directory_that_is_gone_is_no_full_disk(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,6 @@ class Alarm(AlarmState):
     """An alarm that is raised and cleared by the test."""
 
     is_blocking = False
-    is_raised = False
     reason = "low on disk"
 
 
@@ -71,13 +70,6 @@ def test_the_first_publish_waits_whoever_has_never_published(case: Case) -> None
     case.clear()
     assert case.ready == ["1"]
     assert case.client.connection.channels
-
-
-def test_an_alarm_that_nobody_has_looked_at_holds_who_has_published(case: Case) -> None:
-    case.publish(1, b"1")
-    case.alarm.is_raised = True
-    case.publish(1, b"2")
-    assert case.ready == ["1"]
 
 
 def test_who_has_published_before_is_not_blocked_until_it_publishes_again(case: Case) -> None:

@@ -12,12 +12,19 @@ import trio
 
 from amqpstore_server.app import App
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS
+from amqpstore_server.loop.read_size import part_of
 from amqpstore_tools.client import frames, wire
 from tests.call_baselines import Baselines, Calls
 from tests.calls import Counts
 from tests.committers import LaterDatasyncs
 from tests.one_client import messages, one_client, still_clock, wait_for_reads
 from tests.waiting import wait_readable
+
+MAX_MODULES = 27
+"""Modules of the product that a lone publish enters, on the way of `server/README.md`."""
+
+STAND_INS = {"amqpstore.system.clock"}
+"""The modules that are entered because the clock is a simulated one."""
 
 WARM_UP = 10
 PUBLISHES = 20
@@ -95,6 +102,24 @@ def test_a_publish_that_is_alone_costs_no_more_calls_than_it_did(
     counts: Counts, call_baselines: Baselines
 ) -> None:
     call_baselines.check("a lone publish", Calls.of(counts, PUBLISHES), counts)
+
+
+def entered(counts: Counts) -> list[str]:
+    """Return the modules that most publishes enter: every tenth also fills the segment."""
+    names = {name for name, count in counts.modules.items() if count > PUBLISHES / 2}
+    return sorted(name for name in names - STAND_INS if name.startswith("amqpstore"))
+
+
+def test_a_publish_that_is_alone_enters_no_more_modules_than_it_did(counts: Counts) -> None:
+    assert len(entered(counts)) <= MAX_MODULES, entered(counts)
+
+
+def test_a_module_that_each_publish_enters_is_counted(counts: Counts) -> None:
+    before = entered(counts)
+    with counts:
+        for _ in range(PUBLISHES):
+            part_of(b"", LOOP_LIMITS)
+    assert {*entered(counts)} - {*before} == {part_of.__module__}
 
 
 def test_a_client_whose_small_reads_take_long_is_read_in_smaller_pieces() -> None:
