@@ -72,12 +72,7 @@ class StoreMeasures:
 
     def batch(self, messages: int, byte_count: int, sync_s: float) -> None:
         """Note a batch that has become durable."""
-        # As `observe` does. A publish that is alone is a batch of its own, and each call costs.
-        syncs, counts, sizes = self.sync_s, self.batch_messages, self.batch_bytes
-        syncs.counts[int(sync_s * syncs.scale - _LESS).bit_length()] += 1
-        syncs.total += sync_s
-        counts.counts[int(messages * counts.scale - _LESS).bit_length()] += 1
-        counts.total += messages
-        sizes.counts[int(byte_count * sizes.scale - _LESS).bit_length()] += 1
-        sizes.total += byte_count
+        self.sync_s.observe(sync_s)
+        self.batch_messages.observe(messages)
+        self.batch_bytes.observe(byte_count)
         self.written_messages += messages

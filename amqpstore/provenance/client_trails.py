@@ -151,13 +151,7 @@ class ClientTrails:
         """
         # The sequences of others may be given again by the next process.
         if 0 < run.first_id < FIRST_TRANSIENT:
-            now_ms = self._clock.wall_ms()
-            noted = self._noted
-            noted.append(
-                (what, now_ms, client, consumer_tag, queue_id, run.first_sequence, run.count)
-            )
-            if len(noted) >= BLOCK_NOTES:
-                self.flush()
+            self._note(what, client, consumer_tag, queue_id, run.first_sequence, run.count)
 
     def published(
         self,
@@ -170,12 +164,21 @@ class ClientTrails:
     ) -> None:
         """Note who published messages, if those of that queue are in the log: see `note`."""
         if queue.durable and (persistent or queue.keeps_transient):
-            # As `note` does; each call costs.
-            now_ms = self._clock.wall_ms()
-            noted = self._noted
-            noted.append((_PUBLISHED, now_ms, client, "", queue.id, first_sequence, count))
-            if len(noted) >= BLOCK_NOTES:
-                self.flush()
+            self._note(_PUBLISHED, client, "", queue.id, first_sequence, count)
+
+    def _note(
+        self,
+        what: int,
+        client: tuple[str, int, str],
+        consumer_tag: str,
+        queue_id: int,
+        first_sequence: int,
+        count: int,
+    ) -> None:
+        now_ms = self._clock.wall_ms()
+        self._noted.append((what, now_ms, client, consumer_tag, queue_id, first_sequence, count))
+        if len(self._noted) >= BLOCK_NOTES:
+            self.flush()
 
     def published_by(
         self,

@@ -185,13 +185,7 @@ class AmqpConnection(ClientConnection):
         elif self.state not in ENDED:
             self._opening.receive(read)
             self._shake_hands(now)
-        return not (
-            # As `is_input_paused`; each call costs.
-            read_input.waiting
-            or read_input.must_not_be_read
-            or self.outbox.byte_count > MAX_UNREAD_BYTES
-            or self.state is not _OPEN
-        )
+        return self.state is _OPEN and not self.is_input_paused
 
     def _shake_hands(self, now: float) -> None:
         """Continue the handshake with the bytes that have arrived."""

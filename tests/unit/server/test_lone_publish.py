@@ -12,7 +12,7 @@ import trio
 
 from amqpstore_server.app import App
 from amqpstore_server.loop.loop_limits import LOOP_LIMITS
-from amqpstore_server.loop.read_size import part_of
+from amqpstore_server.loop.read_size import first_chunk_bytes
 from amqpstore_tools.client import frames, wire
 from tests.call_baselines import Baselines, Calls
 from tests.calls import Counts
@@ -118,8 +118,8 @@ def test_a_module_that_each_publish_enters_is_counted(counts: Counts) -> None:
     before = entered(counts)
     with counts:
         for _ in range(PUBLISHES):
-            part_of(b"", LOOP_LIMITS)
-    assert {*entered(counts)} - {*before} == {part_of.__module__}
+            first_chunk_bytes(b"", LOOP_LIMITS)
+    assert {*entered(counts)} - {*before} == {first_chunk_bytes.__module__}
 
 
 def test_a_client_whose_small_reads_take_long_is_read_in_smaller_pieces() -> None:

@@ -168,18 +168,14 @@ class Publisher:
             message_count, exchange = len(indexes), route.counters
             exchange.publish_in += message_count
             exchange.publish_out += message_count * route.copies
-        counters = self.counters
-        counters.publish += count
+        self.counters.publish += count
         if not self.confirms:
             return
         if self._published:
             self._note(count, _Promise.NOW if waiting is None else _Promise.WHEN_DURABLE)
             self.confirm_published()
             return
-        # As `_note` does; each call costs.
-        counters.confirmable += count
-        first = self._next_tag
-        self._next_tag = first + count
+        first = self._take_tags(count)
         if waiting is None:
             self._confirm_now(first, first + count - 1)
         else:
@@ -277,10 +273,15 @@ class Publisher:
 
     def _note(self, count: int, promise: _Promise) -> None:
         if self.confirms and count:
-            self.counters.confirmable += count
-            first = self._next_tag
-            self._next_tag += count
-            self._published.append(_Published(first, self._next_tag - 1, promise))
+            first = self._take_tags(count)
+            self._published.append(_Published(first, first + count - 1, promise))
+
+    def _take_tags(self, count: int) -> int:
+        """Return the first of the tags of the next messages, which are to be confirmed."""
+        first = self._next_tag
+        self._next_tag += count
+        self.counters.confirmable += count
+        return first
 
     def _confirm_logged(self, first: int, last: int, read_s: float) -> None:
         self._statistics.confirmed.append((self._log.completed_s - read_s, last - first + 1))
