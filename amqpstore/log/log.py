@@ -88,9 +88,7 @@ class Log:
         companion: Companion | None = None,
         spares: Spares | None = None,
     ) -> None:
-        self._measures = measures or StoreMeasures()
-        self._uncounted: list[tuple[int, int, float]] = []
-        """Messages, bytes and seconds of the sync of batches that `_measures` has not yet."""
+        self.measures = measures or StoreMeasures()
         self._companion = companion
         self._spares = spares
         self._descriptors = descriptors
@@ -136,19 +134,6 @@ class Log:
         self._last_written: Segment | None = None
         self._batch_count = 0
         """How many batches were written to that segment since it was created."""
-
-    @property
-    def measures(self) -> StoreMeasures:
-        """What its work took, with all batches until now."""
-        if self._uncounted:
-            self.count_batches()
-        return self._measures
-
-    def count_batches(self) -> None:
-        """Count the batches that have become durable: not one by one, as nothing waits for it."""
-        uncounted, self._uncounted = self._uncounted, []
-        for messages, byte_count, sync_s in uncounted:
-            self._measures.batch(messages, byte_count, sync_s)
 
     @property
     def position(self) -> Position:
@@ -470,7 +455,7 @@ class Log:
     def _note(self, batch: Batch, segment: Segment, summary: BatchSummary) -> None:
         count = len(summary.sizes)
         byte_count = summary.end_bytes - batch.first_offset
-        self._uncounted.append((count, byte_count, batch.sync_s))
+        self.measures.batches.append((count, byte_count, batch.sync_s))
         next_id = batch.first_id + count
         if count:
             segment.note_steps(batch.first_id, next_id, batch.steps)

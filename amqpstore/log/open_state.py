@@ -106,7 +106,8 @@ class ClosableStore(ABC):
 
     @property
     def measures(self) -> StoreMeasures:
-        """What its work took."""
+        """The measurements of its work, with all batches until now."""
+        self.log.measures.count_batches()
         return self.log.measures
 
     @abstractmethod

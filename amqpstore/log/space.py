@@ -64,12 +64,12 @@ class Space:
         self.written_bytes = 0
         """The bytes that were written since the disk was last asked."""
         self.trusted_bytes = 0
-        """As long as fewer than these were written, there is plenty: neither has `check` anything
-        to refuse, nor `make_room` anything to do.
+        """The bytes that may be written before the disk is asked again: below it `check` refuses
+        nothing, and `make_room` has nothing to do.
         """
         self._free_seen_bytes = 0
         self._spare_bytes = 0
-        """What was free, and what of it was for publishers, when the disk was last asked."""
+        """Bytes that were free, and those of them for publishers, when the disk was last asked."""
 
     def look(self) -> None:
         """Check how much space there is; create the reserve if it is missing and fits."""

@@ -50,7 +50,7 @@ class Upkeep:
         """
         self._state.check()
         SPARE.fill()
-        self._log.count_batches()
+        self._log.measures.count_batches()
         # A checkpoint removes the index files of queues that the catalog does not have.
         if self._definitions.waiting:
             self._definitions.commit_group()

@@ -33,7 +33,8 @@ def test_seconds_go_from_microseconds_to_many_seconds() -> None:
 def test_a_batch_is_counted_as_its_histograms_count() -> None:
     for messages, size, seconds in ((0, 1, 0.0), (1, 256, 0.5), (5, 70_000, 99.0), (1 << 30,) * 3):
         measures, expected = StoreMeasures(), StoreMeasures()
-        measures.batch(messages, size, seconds)
+        measures.batches.append((messages, size, seconds))
+        measures.count_batches()
         expected.batch_messages.observe(messages)
         expected.batch_bytes.observe(size)
         expected.sync_s.observe(seconds)
