@@ -14,6 +14,8 @@ endif
 # Syncing takes most of the time of the tests, and none of them can see whether it reached a disk: where
 # there is room in memory for their stores, they are there. (`make prove` is on the disk.)
 MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df -Pk /dev/shm | awk 'NR == 2 {print $$4}')" -gt 8388608 ] && echo /dev/shm)
+# Each run has a directory there, which the next one removes if the run is dead (tests/in_memory.py).
+IN_MEMORY := $(if $(MEMORY),$(BIN)/python -m tests.in_memory $(MEMORY))
 
 # What a user has set for Python, pip and pytest would change what is installed, where to, or a verdict;
 # where pip finds packages is the user's. (PYTHONDONTWRITEBYTECODE, which images of containers set, would
@@ -35,19 +37,19 @@ quick: $(READY)
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/vulture
-	PYTHONHASHSEED=0 PYTHONMALLOC=pymalloc $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m tests.quick $(ROOM)
+	PYTHONHASHSEED=0 PYTHONMALLOC=pymalloc $(IN_MEMORY) $(BIN)/python -m tests.quick $(ROOM)
 
 # `-X dev` also has the interpreter check its own memory at each allocation, which takes a fifth of the
 # time and looks for mistakes in C: that is left to `make prove`. Three workers keep two cores busy, as a
 # third of the time a test waits. The order of sets is the same each time, as is the seed (tests/README.md).
 test: $(READY) $(NODE_READY)
-	PYTHONHASHSEED=0 PYTHONMALLOC=pymalloc $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -bb -X dev -m pytest -n 3 -m "not long"
+	PYTHONHASHSEED=0 PYTHONMALLOC=pymalloc $(IN_MEMORY) $(BIN)/python -bb -X dev -m pytest -n 3 -m "not long"
 
 # The unit tests on the newest Python of this machine (tools/newest_python.py), unless `make test` has it.
 test-newest: $(NEWEST_READY)
 	@$(NEWEST)/bin/python -c 'import platform; print("unit tests on Python", platform.python_version())'
 	if [ "$$($(NEWEST)/bin/python -V)" != "$$($(BIN)/python -V)" ]; then PYTHONHASHSEED=0 PYTHONMALLOC=pymalloc \
-		$(if $(MEMORY),TMPDIR=$(MEMORY)) $(NEWEST)/bin/python -bb -X dev -m pytest -n 3 -m "not long" tests/unit; \
+		$(IN_MEMORY) $(NEWEST)/bin/python -bb -X dev -m pytest -n 3 -m "not long" tests/unit; \
 		else echo "make test runs on it"; fi
 
 # The long proofs, about an hour. Each run draws a seed, and so proves other histories: it prints the
