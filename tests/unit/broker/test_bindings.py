@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from amqpstore import DiskFullError
 from amqpstore_server.broker.errors import PreconditionFailedError
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.queues.queue import Queue
@@ -224,3 +225,29 @@ def test_the_alternate_exchange_may_come_as_bytes(simulated: SimulatedBroker) ->
         simulated.exchange("e", alternate_exchange=alternate)
     with pytest.raises(PreconditionFailedError):
         simulated.exchange("e", alternate_exchange=b"others")
+
+
+def test_what_could_not_be_stored_is_as_it_was_before(
+    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A binding that was refused is not there, and can be made later; one that stays is there."""
+    vhost = simulated.vhost
+    queue = simulated.queue("q", durable=True)
+    vhost.bindings.bind(queue, "amq.direct", "stays", {})
+
+    def full(*_: object) -> None:
+        raise DiskFullError("disk", 0, 0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(simulated.store.definitions, "define", full)
+        with pytest.raises(DiskFullError):
+            vhost.bindings.bind(queue, "amq.direct", "refused", {})
+        with pytest.raises(DiskFullError):
+            vhost.bindings.unbind(queue, "amq.direct", "stays", {})
+
+    exchange = vhost.exchange("amq.direct")
+    assert {binding.routing_key for binding in exchange.bindings} == {"stays"}
+    assert vhost.bindings.bind(queue, "amq.direct", "refused", {})
+    simulated.restart()
+    exchange = simulated.vhost.exchange("amq.direct")
+    assert {binding.routing_key for binding in exchange.bindings} == {"stays", "refused"}

@@ -56,7 +56,8 @@ class BindingDefinitions:
     ) -> bool:
         """Bind a queue or an exchange. Returns False if it is bound so already.
 
-        Raises: NotFoundError, AccessRefusedError, PreconditionFailedError.
+        Raises: NotFoundError, AccessRefusedError, PreconditionFailedError; DiskFullError (it is not
+        bound then).
         """
         vhost = self._vhost()
         exchange = self._bindable(exchange_name)
@@ -71,9 +72,15 @@ class BindingDefinitions:
             )
         if not self._bindings.bind(exchange, binding):
             return False
+        try:
+            if changes := binding_changes(vhost.name, exchange, [binding], add=True):
+                vhost.services.store.definitions.define(changes)
+        except BaseException:
+            # The client is refused: a binding that is only in memory would route until the next
+            # start, and the same call would find it there and say that all is well.
+            self._bindings.unbind(exchange, binding)
+            raise
         self._most_bindings += 1
-        if changes := binding_changes(vhost.name, exchange, [binding], add=True):
-            vhost.services.store.definitions.define(changes)
         vhost.router.changed()
         self._rebound("bound", "binding.created", exchange, binding)
         self._exchange_queues.bound(exchange, destination)
@@ -97,8 +104,9 @@ class BindingDefinitions:
         routing_key: str,
         arguments: dict[str, Any],
     ) -> bool:
-        """Remove a binding. Returns False if there is none. Raises: NotFoundError,
-        AccessRefusedError.
+        """Remove a binding. Returns False if there is none.
+
+        Raises: NotFoundError, AccessRefusedError; DiskFullError (it is bound as before then).
         """
         vhost = self._vhost()
         exchange = self._bindable(exchange_name)
@@ -107,11 +115,22 @@ class BindingDefinitions:
         binding = self._bindings.unbind(exchange, Binding(destination, routing_key, arguments))
         if binding is None:
             return False
-        self._rebound("unbound", "binding.deleted", exchange, binding)
-        deletion = Deletion(vhost, binding_changes(vhost.name, exchange, [binding], add=False))
+        changes = binding_changes(vhost.name, exchange, [binding], add=False)
         if exchange.auto_delete and not exchange.is_bound:
+            self._rebound("unbound", "binding.deleted", exchange, binding)
+            deletion = Deletion(vhost, changes)
             deletion.add_exchanges([exchange])
-        deletion.commit()
+            deletion.commit()
+            return True
+        try:
+            if changes:
+                vhost.services.store.definitions.define(changes)
+        except BaseException:
+            # The next start would restore it.
+            self._bindings.bind(exchange, binding)
+            raise
+        vhost.router.changed()
+        self._rebound("unbound", "binding.deleted", exchange, binding)
         return True
 
     def _rebound(self, line: str, key: str, exchange: Exchange, binding: Binding) -> None:
