@@ -31,7 +31,7 @@ _TRANSACTION = 3
 _PAUSE_S = 0.05
 _PREFETCH = 20
 
-Placed = tuple[str, int]
+Position = tuple[str, int]
 """A queue, and the number of a message that goes there."""
 
 
@@ -58,22 +58,22 @@ class History:
         self.forgotten = 0
         """Messages that came again, and not as redelivered, as a leader was lost in between."""
         self._faults: list[str] = []
-        self._attempts: list[tuple[Placed, ...]] = []
+        self._attempts: list[tuple[Position, ...]] = []
         """What is in its queues as a whole, or not at all: a message, or a transaction."""
-        self._confirmed: set[Placed] = set()
-        self._delivered: dict[Placed, tuple[str, float]] = {}
+        self._confirmed: set[Position] = set()
+        self._delivered: dict[Position, tuple[str, float]] = {}
         """The member that delivered a message first, and when."""
         self._logged: dict[Source, float] = {}
         """When the last message was sent that was confirmed on a connection."""
         self._confirmed_at = time.monotonic()
         self._lock = threading.Lock()
 
-    def attempted(self, whole: tuple[Placed, ...]) -> None:
+    def attempted(self, whole: tuple[Position, ...]) -> None:
         """Note what is about to be published."""
         with self._lock:
             self._attempts.append(whole)
 
-    def confirmed(self, whole: tuple[Placed, ...], source: Source, sent_at: float) -> None:
+    def confirmed(self, whole: tuple[Position, ...], source: Source, sent_at: float) -> None:
         """Note a confirm."""
         with self._lock:
             self.confirms += 1
@@ -83,16 +83,16 @@ class History:
             self.longest_s = max(self.longest_s, now - self._confirmed_at)
             self._confirmed_at = now
 
-    def delivered(self, placed: Placed, source: Source, *, is_redelivered: bool) -> None:
+    def delivered(self, position: Position, source: Source, *, is_redelivered: bool) -> None:
         """Note a delivery: it is flagged if the log has one before it."""
         with self._lock:
-            before = self._delivered.get(placed)
+            before = self._delivered.get(position)
             if before is None:
-                self._delivered[placed] = source.member, time.monotonic()
+                self._delivered[position] = source.member, time.monotonic()
             elif not is_redelivered:
                 # A leader that was deposed may still deliver, and not know what the next one does.
                 if self._is_logged(before) and source.connected_at > before[1]:
-                    self._faults.append(f"{placed} was delivered before, and is not flagged")
+                    self._faults.append(f"{position} was delivered before, and is not flagged")
                 self.forgotten += 1
 
     def _is_logged(self, delivery: tuple[str, float]) -> bool:
@@ -208,8 +208,8 @@ class _Consumer(_Client):
         channel.basic_qos(prefetch_count=_PREFETCH)
         for method, _, body in channel.consume(self._queue, inactivity_timeout=0.1):
             if method is not None and method.delivery_tag is not None and body is not None:
-                placed = (self._queue, int(body.rstrip(b".")))
-                self.load.history.delivered(placed, source, is_redelivered=method.redelivered)
+                position = (self._queue, int(body.rstrip(b".")))
+                self.load.history.delivered(position, source, is_redelivered=method.redelivered)
                 if self.random.random() < 0.8:
                     channel.basic_ack(method.delivery_tag)
                 else:

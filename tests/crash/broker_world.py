@@ -49,14 +49,14 @@ FAR_MS = 1 << 40
 """Longer than anything waits in these histories."""
 
 IN_DOUBT = "in.doubt"
-"""In places: the branches that are prepared, with how many messages each has locked.
+"""In `Contents`: the branches that are prepared, with how many messages each has locked.
 
 What they are to ack or to publish is in no queue.
 """
 
 ANYBODY = Access("guest", DEFAULT_VHOST, ALL)
 
-Places = dict[str, tuple[str, ...]]
+Contents = dict[str, tuple[str, ...]]
 """By queue, the messages in it in the order in which they would be taken; empty ones are left out.
 
 A message that died has its deaths behind its body, the newest first: see `described`.
@@ -64,9 +64,9 @@ A message that died has its deaths behind its body, the newest first: see `descr
 
 
 class Step(NamedTuple):
-    """The broker is about to be told something; `places` is what that comes to."""
+    """The broker is about to be told something; `contents` is what that comes to."""
 
-    places: Places
+    contents: Contents
 
 
 class Promised(NamedTuple):
@@ -78,7 +78,7 @@ class Promised(NamedTuple):
 class Delivered(NamedTuple):
     """A message went out to a client; `durable` once that was made durable too.
 
-    `message` is as in Places: one that died and came back is another.
+    `message` is as in `Contents`: one that died and came back is another.
     """
 
     queue: str
@@ -199,7 +199,7 @@ class World(SimulatedBroker):
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.steps = 0
-        self.places: Places = {}
+        self.contents: Contents = {}
         self._batch: Batch | None = None
         super().__init__(options=OPTIONS)
         self.base = self.disk
@@ -217,7 +217,7 @@ class World(SimulatedBroker):
         """The queues and exchanges are there: from now on each operation may be the last."""
         self.base = self.disk.fork()
         self.disk.record = self.events.append
-        self.events += [Clock(self.now_ms), Step(dict(self.places))]
+        self.events += [Clock(self.now_ms), Step(dict(self.contents))]
         self.steps = 1
         self.promised(1)
 
@@ -229,10 +229,10 @@ class World(SimulatedBroker):
     def step(self, **changed: str) -> None:
         """Announce an atomic step, after which these queues hold these messages."""
         for queue, bodies in changed.items():
-            self.places[queue.replace("__", ".")] = tuple(bodies.split())
-        self.places = {queue: bodies for queue, bodies in self.places.items() if bodies}
+            self.contents[queue.replace("__", ".")] = tuple(bodies.split())
+        self.contents = {queue: bodies for queue, bodies in self.contents.items() if bodies}
         self.steps += 1
-        self.events.append(Step(dict(self.places)))
+        self.events.append(Step(dict(self.contents)))
 
     def promised(self, steps: int) -> None:
         self.events.append(Promised(steps))
@@ -312,7 +312,7 @@ class Meanwhile:
 class Found:
     """What is on a disk: where messages are, and how often each was delivered, by queue."""
 
-    places: Places
+    contents: Contents
     counts: Counter[tuple[str, str]]
 
 
@@ -320,7 +320,7 @@ class Found:
 class Expected:
     """What may be there, by what has happened so far."""
 
-    steps: list[Places] = field(default_factory=list)
+    steps: list[Contents] = field(default_factory=list)
     promised: int = 0
     asked_deliveries: Counter[tuple[str, str]] = field(default_factory=Counter)
     durable_deliveries: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -328,7 +328,7 @@ class Expected:
 
     def note(self, event: Step | Promised | Delivered | Clock) -> None:
         if isinstance(event, Step):
-            self.steps.append(event.places)
+            self.steps.append(event.contents)
         elif isinstance(event, Promised):
             self.promised = max(self.promised, event.steps)
         elif isinstance(event, Clock):
@@ -340,18 +340,18 @@ class Expected:
 
     def faults(self, found: Found) -> Iterator[str]:
         """Yield what is wrong with that, in words."""
-        if found.places not in self.steps[self.promised - 1 :]:
-            if found.places in self.steps:
-                yield f"undone: {found.places}, and promised was {self.steps[self.promised - 1]}"
+        if found.contents not in self.steps[self.promised - 1 :]:
+            if found.contents in self.steps:
+                yield f"undone: {found.contents}, and promised was {self.steps[self.promised - 1]}"
             else:
-                yield f"in pieces: {found.places}, which no step left"
+                yield f"in pieces: {found.contents}, which no step left"
         for key, count in found.counts.items():
             least, most = self.durable_deliveries[key], self.asked_deliveries[key]
             if not least <= count <= most:
                 yield f"count: {key} was delivered {least} to {most} times, and has {count}"
 
 
-Later = Callable[[Places], Places]
+Later = Callable[[Contents], Contents]
 """Returns where the messages end up if only time passes."""
 
 
@@ -439,9 +439,9 @@ def _later_faults(files: MemoryFiles, now_ms: int, found: Found, later: Later) -
             if due_ms is None or simulation.now_ms + due_ms > now_ms + FAR_MS:
                 break
             simulation.clock.advance(due_ms)
-        at_last = found_in(simulation).places
-        if at_last != later(found.places):
-            yield f"later: {found.places} became {at_last}"
+        at_last = found_in(simulation).contents
+        if at_last != later(found.contents):
+            yield f"later: {found.contents} became {at_last}"
     finally:
         simulation.store.abandon()
 
@@ -466,7 +466,7 @@ def found_in(simulation: SimulatedBroker) -> Found:
                     found.counts[name, described(message)] = run.delivery_count
                     bodies.append(described(message))
         if bodies:
-            found.places[name] = tuple(bodies)
+            found.contents[name] = tuple(bodies)
     undecided = {xid.global_id.decode() for xid in simulation.vhost.branches.recover(ANYBODY)}
     locked = {
         prepared.label["xid"][1].decode(): sum(run.count for _, run in prepared.locked)
@@ -474,7 +474,7 @@ def found_in(simulation: SimulatedBroker) -> Found:
     }
     assert undecided == locked.keys()
     if undecided:
-        found.places[IN_DOUBT] = tuple(f"{name}*{locked[name]}" for name in sorted(locked))
+        found.contents[IN_DOUBT] = tuple(f"{name}*{locked[name]}" for name in sorted(locked))
     return found
 
 

@@ -165,7 +165,7 @@ def all_bodies() -> set[bytes]:
     return {b"small", b"only here", *(random.Random(size).randbytes(size) for size in sizes)}
 
 
-def places(record: Record, rng: random.Random) -> list[int]:
+def offsets(record: Record, rng: random.Random) -> list[int]:
     """Offsets in every part of a record."""
     header = range(record.offset, record.payload_offset)
     payload = range(record.payload_offset, record.end)
@@ -177,7 +177,7 @@ def test_a_bit_in_every_part_of_every_record_of_the_log() -> None:
     kinds = set()
     for path, record in records(logged_store().files):
         kinds.add(record.kind)
-        for offset in places(record, rng):
+        for offset in offsets(record, rng):
             check(path, record, offset, rng.randrange(8))
     assert kinds == {Kind.SEGMENT, Kind.MESSAGE, Kind.TRANSACTION}
 
@@ -266,7 +266,7 @@ def test_a_bit_in_every_part_of_what_is_before_the_checkpoint() -> None:
     merged = 0
     for path, record in records(checkpointed_store().files):
         merged += (segment_number(path.rpartition("/")[2]) or 0) >= FIRST_COMPACTED
-        for offset in places(record, rng)[::3]:
+        for offset in offsets(record, rng)[::3]:
             lost[record.kind] += check_taken(path, record, offset, rng.randrange(8))
     assert merged > 3
     assert lost[Kind.MESSAGE] > 10

@@ -286,7 +286,7 @@ class Dice:
         self._rng = random.Random(seed)
         self._bodies = map(str, itertools.count())
         self._names = (f"b{number}" for number in itertools.count())
-        self._places: dict[str, list[str]] = {
+        self._contents: dict[str, list[str]] = {
             queue: [] for queue in ("work", "orders", "audit", "urgent", "dead", "in__doubt")
         }
         self._came: list[str] = []
@@ -309,7 +309,7 @@ class Dice:
 
     def _prepare(self, name: str) -> None:
         rng, client = self._rng, self.client
-        coming: dict[str, list[str]] = {queue: [] for queue in self._places}
+        coming: dict[str, list[str]] = {queue: [] for queue in self._contents}
         locked = []
         client.start(name)
         for _ in range(rng.randint(0, 2)):
@@ -317,7 +317,7 @@ class Dice:
                 break
             body = client.get("work")
             locked.append(body)
-            self._places["work"].remove(body)
+            self._contents["work"].remove(body)
             if rng.random() < 0.7:
                 client.ack(body)
             else:
@@ -345,13 +345,13 @@ class Dice:
         if self._rng.random() < 0.6:
             # What is published comes in front of what is dead: see Dice of transactions.
             for queue, bodies in coming.items():
-                self._places[queue] += bodies
+                self._contents[queue] += bodies
             self._step()
             self.client.commit_branch(name)
             return
         # A rollback does not wait for what is under way, which it has nothing to do with.
         self.world.sync()
-        self._places["work"] = sorted([*locked, *self._places["work"]], key=self._order)
+        self._contents["work"] = sorted([*locked, *self._contents["work"]], key=self._order)
         self._step()
         self.client.rollback(name)
 
@@ -360,13 +360,13 @@ class Dice:
         return self._came.index(body)
 
     def _step(self) -> None:
-        for body in self._places["work"]:
+        for body in self._contents["work"]:
             if body not in self._came:
                 self._came.append(body)
-        self._places["in__doubt"] = [
+        self._contents["in__doubt"] = [
             f"{name}*{len(self._undecided[name][1])}" for name in sorted(self._undecided)
         ]
-        self.world.step(**{queue: " ".join(bodies) for queue, bodies in self._places.items()})
+        self.world.step(**{queue: " ".join(bodies) for queue, bodies in self._contents.items()})
 
 
 def drawn(seed: str, actions: int) -> World:
@@ -492,7 +492,7 @@ def rolled_back_with_its_acks(patch: pytest.MonkeyPatch) -> None:
 
 
 def committed_with_each_step(patch: pytest.MonkeyPatch) -> None:
-    def placing(self: PreparedWork, columns: list[Column]) -> Steps:
+    def adding_messages(self: PreparedWork, columns: list[Column]) -> Steps:
         for step in its_placing(self, columns):
             for column in columns:
                 if publish := column.publish():
@@ -501,7 +501,7 @@ def committed_with_each_step(patch: pytest.MonkeyPatch) -> None:
             yield step
 
     its_placing = PreparedWork._adding_messages
-    patch.setattr(PreparedWork, "_adding_messages", placing)
+    patch.setattr(PreparedWork, "_adding_messages", adding_messages)
 
 
 @pytest.mark.usefixtures("small_steps")

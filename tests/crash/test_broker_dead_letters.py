@@ -21,7 +21,7 @@ from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.kinds import DelayBacklog, DelayQueue, RecentHistoryQueue
 from amqpstore_server.broker.queues.queue import Queue
 from amqpstore_server.broker.transactions.transaction import Transaction
-from tests.crash.broker_world import Later, Places, World, sync_at_once, violations
+from tests.crash.broker_world import Contents, Later, World, sync_at_once, violations
 from tests.store_of_withdrawals import noted_stores
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -103,9 +103,9 @@ def deaths() -> World:
     return world
 
 
-def in_the_end(places: Places) -> Places:
+def in_the_end(contents: Contents) -> Contents:
     """Messages in `slow` expire and go to `work`; the rest stay."""
-    left = dict(places)
+    left = dict(contents)
     expired = [_died(one, "expired@slow*1") for one in left.pop("slow", ())]
     if expired:
         left["work"] = (*left.get("work", ()), *expired)
@@ -183,9 +183,9 @@ def delayed() -> World:
 DELAYS = {"a": 300, "b": 100, "d": 200}
 
 
-def all_routed(places: Places) -> Places:
+def all_routed(contents: Contents) -> Contents:
     """Delayed messages are routed in the order in which they are due."""
-    left = dict(places)
+    left = dict(contents)
     for body in sorted(left.pop("amq.delayed.later", ()), key=DELAYS.__getitem__):
         left["both"] = (*left.get("both", ()), body)
         if body != "b":
@@ -266,9 +266,9 @@ def delayed_for_long() -> World:
     return world
 
 
-def all_slices_routed(places: Places) -> Places:
+def all_slices_routed(contents: Contents) -> Contents:
     """Delayed messages are routed in the order in which they are due."""
-    left = dict(places)
+    left = dict(contents)
     waiting = sorted(left.pop("amq.delayed.later", ()), key=SLICES.__getitem__)
     if waiting:
         left["all"] = (*left.get("all", ()), *waiting)

@@ -23,7 +23,7 @@ from amqpstore_server.broker.transactions.history import QueueHistory
 from amqpstore_server.broker.transactions.replay import ReplayOutcome, Replays
 from amqpstore_server.broker.transactions.transaction import Plan
 from amqpstore_server.broker.transactions.transaction import Transaction as BrokerTransaction
-from tests.crash.broker_world import Client, Places, World, sync_at_once, violations
+from tests.crash.broker_world import Client, Contents, World, sync_at_once, violations
 from tests.simulated_broker import ack_until
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -161,9 +161,9 @@ def expiring() -> World:
     return world
 
 
-def without_histories(places: Places) -> Places:
+def without_histories(contents: Contents) -> Contents:
     """Return what is left once the time of all histories is over."""
-    return {queue: bodies for queue, bodies in places.items() if "consumed" not in queue}
+    return {queue: bodies for queue, bodies in contents.items() if "consumed" not in queue}
 
 
 def test_what_is_consumed_is_in_its_queue_or_in_its_history() -> None:

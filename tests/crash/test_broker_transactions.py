@@ -175,7 +175,7 @@ class Dice:
         self.client.channel.select_transactions()
         self._rng = random.Random(seed)
         self._bodies = map(str, itertools.count())
-        self._places: dict[str, list[str]] = {
+        self._contents: dict[str, list[str]] = {
             queue: [] for queue in ("work", "orders", "audit", "urgent", "dead")
         }
         self._unacked: list[str] = []
@@ -183,32 +183,32 @@ class Dice:
     def transact(self) -> None:
         """One transaction, committed or rolled back, and what the disk does meanwhile."""
         rng, client = self._rng, self.client
-        places = {queue: list(bodies) for queue, bodies in self._places.items()}
+        contents = {queue: list(bodies) for queue, bodies in self._contents.items()}
         for _ in range(rng.randint(0, 3)):
             if self.world.vhost.queue("work").ready_count:
                 self._unacked.append(client.get("work"))
         unacked = list(self._unacked)
         while unacked and rng.random() < 0.6:
             body = unacked.pop(rng.randrange(len(unacked)))
-            places["work"].remove(body)
+            contents["work"].remove(body)
             if rng.random() < 0.5:
                 client.ack(body)
             else:
                 client.reject(body)
-                places["dead"].append(f"{body}:rejected@work*1")
+                contents["dead"].append(f"{body}:rejected@work*1")
         for _ in range(rng.randint(0, 3)):
-            self._publish(places)
+            self._publish(contents)
         if rng.random() < 0.2:
             client.channel.rollback()
         else:
-            self._places, self._unacked = places, unacked
-            self.world.step(**{queue: " ".join(bodies) for queue, bodies in places.items()})
+            self._contents, self._unacked = contents, unacked
+            self.world.step(**{queue: " ".join(bodies) for queue, bodies in contents.items()})
             client.commit()
         rng.choice([self.world.work, self.world.begin_sync, self.world.sync, self.world.sync])()
         if rng.random() < 0.1:
             self._restart()
 
-    def _publish(self, places: dict[str, list[str]]) -> None:
+    def _publish(self, contents: dict[str, list[str]]) -> None:
         rng = self._rng
         bodies = [next(self._bodies) for _ in range(rng.randint(1, 3))]
         exchange, key, queues = rng.choice(
@@ -220,7 +220,7 @@ class Dice:
         )
         self.client.publish(exchange, key, *bodies)
         for queue in queues:
-            places[queue] += bodies
+            contents[queue] += bodies
 
     def _restart(self) -> None:
         self.world.restart()

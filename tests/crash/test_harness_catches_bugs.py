@@ -74,7 +74,7 @@ def the_entry_of_a_segment_is_not_synced(patch: Patch) -> None:
     patch.setattr(Log, "write", write_without(sync_directory=False))
 
 
-def confirms_leave_before_the_sync(patch: Patch) -> None:
+def confirms_are_sent_before_the_sync(patch: Patch) -> None:
     def sync(self: amqpstore.store.Store) -> None:
         if batch := self.log.seal(0):
             self.log.complete(batch)
@@ -288,7 +288,7 @@ def the_first_message_is_read_for_all(patch: Patch) -> None:
 BUGS: dict[Callable[[Patch], None], set[str]] = {
     a_batch_is_not_synced: {"I1"},
     the_entry_of_a_segment_is_not_synced: {"I1"},
-    confirms_leave_before_the_sync: {"I1"},
+    confirms_are_sent_before_the_sync: {"I1"},
     only_the_first_write_of_a_segment_is_synced: {"I1"},
     the_adopted_tail_is_not_synced: {"I5"},
     the_end_of_the_log_is_not_noted: {"I10"},

@@ -126,7 +126,7 @@ def faults_of(
     return faults, is_open
 
 
-def places(told: Callable[[Outside], None]) -> list[tuple[str, int]]:
+def record_offsets(told: Callable[[Outside], None]) -> list[tuple[str, int]]:
     outside = outside_of(open_sound)
     told(outside)
     files = outside.files
@@ -149,7 +149,7 @@ def test_nothing_is_lost_to_a_place_that_one_start_cannot_read(
     told: Callable[[Outside], None], ending: Callable[[Outside], None]
 ) -> None:
     opened = refused = 0
-    for path, start in places(told):
+    for path, start in record_offsets(told):
         faults, is_open = faults_of(told, path, start, ending)
         assert faults == [], f"{path} from {start} on could not be read: {faults}"
         opened += is_open

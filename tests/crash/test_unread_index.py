@@ -207,7 +207,7 @@ def merge(*changes: dict[str, set[int]]) -> dict[str, set[int]]:
     return {name: set().union(*(one.get(name, ()) for one in changes)) for name in NAMES}
 
 
-def bad_places(path: str, number: int) -> list[tuple[str, int, int]]:
+def bad_ranges(path: str, number: int) -> list[tuple[str, int, int]]:
     """EIO comes when the file is read, a lack of descriptors or memory when it is opened."""
     return [(path, 0, 1 << 20) if number == errno.EIO else (path, 0, 0)]
 
@@ -216,7 +216,7 @@ def check_two_starts(paths: list[str], number: int, *, checkpoint_first: bool = 
     """Returns how many index files were set aside by the first start."""
     files = history().fork()
     bad = UnreadableFiles(files, number=number)
-    bad.bad = [place for path in paths for place in bad_places(path, number)]
+    bad.bad = [place for path in paths for place in bad_ranges(path, number)]
     changed: dict[str, set[int]] = {}
     set_aside = 0
     for _ in range(2):

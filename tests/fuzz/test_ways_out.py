@@ -46,7 +46,7 @@ def _number(tag: str, layout: str, *values: Any) -> st.SearchStrategy[bytes]:
     return st.sampled_from([tag.encode() + struct.pack(f">{layout}", value) for value in values])
 
 
-_LEAVES = st.one_of(
+_ENDS = st.one_of(
     _number("t", "B", 0, 1, 255),
     _number("b", "b", -128, 127),
     _number("B", "B", 0, 255),
@@ -86,7 +86,7 @@ def _array(values: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 
 
 _VALUES = st.recursive(
-    _LEAVES,
+    _ENDS,
     lambda inner: _array(inner) | _table(_DEATH_NAMES, inner).map(lambda table: b"F" + table),
     max_leaves=12,
 )
@@ -163,7 +163,7 @@ class _Deaf:
         return lambda *_args, **_named: None
 
 
-def _leave(client: SimulatedClient) -> None:
+def _end(client: SimulatedClient) -> None:
     """Have what is left in the queues leave them, each in its way."""
     for name in ("limited", "rejected", "remembered"):
         for got in client.ask(1, methods.BasicGet(queue=name)):
@@ -187,14 +187,14 @@ def test_every_way_out(raw: bytes) -> None:
         _prepare(client)
         if not _publish(server, raw):
             return
-        _leave(client)
+        _end(client)
         client.server.pass_time(1 << 33)
         assert server.broker.set_aside == []
         # And what is there now can be read, and rejected, after a restart.
         client.lose()
         server.restart()
         client = SimulatedClient.opened(server, channels=1)
-        _leave(client)
+        _end(client)
         assert server.broker.set_aside == []
         drained = client.ask(1, methods.BasicConsume(queue="dead", consumer_tag="", no_ack=True))
         assert not [one for one in drained if isinstance(one.method, methods.ChannelClose)]

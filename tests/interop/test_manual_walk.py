@@ -18,8 +18,8 @@ from tests.interop.test_owners import (  # noqa: F401 (fixtures)
     USER,
     WHOLE,
     original,
-    place,
     reachable,
+    reachable_directory,
     served,
     store,
 )
@@ -132,11 +132,11 @@ def optimum(directory: str) -> set[bytes]:
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
 def test_a_walk_ends_with_all_that_is_intact(
     store: str,  # noqa: F811
-    place: str,  # noqa: F811
+    reachable_directory: str,  # noqa: F811
     damage: Callable[[str], None],
     user: int,
 ) -> None:
-    work = f"{place}/work"
+    work = f"{reachable_directory}/work"
     os.mkdir(work)
     os.chown(work, user, user)
     damage(store)

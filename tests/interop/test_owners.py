@@ -121,7 +121,7 @@ def original(reachable: str) -> str:
 
 
 @pytest.fixture
-def place(reachable: str) -> str:
+def reachable_directory(reachable: str) -> str:
     """A directory of root, for one test."""
     path = tempfile.mkdtemp(dir=reachable)
     os.chmod(path, 0o755)
@@ -129,9 +129,9 @@ def place(reachable: str) -> str:
 
 
 @pytest.fixture
-def store(original: str, place: str) -> str:
+def store(original: str, reachable_directory: str) -> str:
     """One that the test may change."""
-    directory = f"{place}/store"
+    directory = f"{reachable_directory}/store"
     subprocess.run(["cp", "-a", original, directory], check=True)
     return directory
 
@@ -182,12 +182,12 @@ def test_what_root_repairs_its_broker_can_use(store: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_what_root_copies_and_restores_its_broker_can_use(
-    store: str, place: str, *, is_new: bool
+    store: str, reachable_directory: str, *, is_new: bool
 ) -> None:
-    copy = f"{place}/copy"
+    copy = f"{reachable_directory}/copy"
     assert main(["copy", store, copy, "--json"]) == 0
     assert strangers(copy) == []
-    restored = f"{place}/restored" if is_new else store
+    restored = f"{reachable_directory}/restored" if is_new else store
     # A copy from another machine belongs to root here.
     for folder, _, names in os.walk(copy):
         for name in names:
@@ -198,12 +198,12 @@ def test_what_root_copies_and_restores_its_broker_can_use(
     assert served(restored) == WHOLE
 
 
-def test_a_linked_file_keeps_its_owner_in_the_backup(store: str, place: str) -> None:
-    backup = f"{place}/backup"
+def test_a_linked_file_keeps_its_owner_in_the_backup(store: str, reachable_directory: str) -> None:
+    backup = f"{reachable_directory}/backup"
     os.mkdir(backup)
     assert main(["copy", store, backup, "--json"]) == 0
     assert strangers(store) == []
-    os.chown(f"{place}/backup", USER + 1, USER + 1)
+    os.chown(f"{reachable_directory}/backup", USER + 1, USER + 1)
     shutil.rmtree(store)
     os.mkdir(store)
     os.chown(store, USER, USER)

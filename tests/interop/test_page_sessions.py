@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 NOTHING = {"configure": "^$", "write": "^$", "read": "^$"}
-PLACES = {
+FORWARDED = {
     "/x?y=%09": "/x?y=%09",
     "//evil.example": "/",
     "/\\evil.example": "/",
@@ -256,7 +256,7 @@ def test_after_a_login_comes_a_page_of_this_site(tmp_path: Path) -> None:
     with managed(BrokerProcess(str(tmp_path / "data"), str(tmp_path / "log"))) as broker:
         broker.start()
         url = management_url(broker)
-        for asked, expected in PLACES.items():
+        for asked, expected in FORWARDED.items():
             form = {"user": "guest", "password": "guest", "next": asked}
             answer = requests.post(f"{url}/login", form, allow_redirects=False, timeout=60)
             assert (answer.status_code, answer.headers["location"]) == (303, expected)

@@ -19,7 +19,7 @@ from tests.management_client import ManagementClient, managed, management_url
 
 PREFIX = "/rabbit"
 NAME = "a/b c"
-PART = "/overview/alarms"
+PAGE = "/overview/alarms"
 """A path that a page asks for, and that is not a page by itself."""
 LINKS = """
 () => [...document.querySelectorAll("[href],[src],[action],[hx-get],[data-stream],[data-select]")]
@@ -103,7 +103,7 @@ def test_the_pages_work_behind_a_proxy_with_tls_and_a_path(
         page.click("text=Browse messages")
         page.wait_for_selector("td:has-text('by a proxy')")
 
-        whole = [one.path for one in PAGES if "{" not in one.path and one.path != PART]
+        whole = [one.path for one in PAGES if "{" not in one.path and one.path != PAGE]
         for path in whole:
             answer = page.goto(f"{site}{path}")
             assert answer is not None

@@ -19,7 +19,7 @@ from amqpstore_tools.__main__ import main
 from tests.cluster_load import PERSISTENT, QUEUES, Load
 from tests.cluster_processes import GroupProcesses
 from tests.interop.test_replication import FAILOVER_S, publish
-from tests.interop.test_whole_copy import IN_PLACE, segments
+from tests.interop.test_whole_copy import REPLACED, segments
 from tests.nemesis import BANDWIDTHS, DELAYS_S, Nemesis
 from tests.network_namespaces import HostNetwork, Way
 from tests.slow_links import Pace
@@ -149,7 +149,7 @@ def ways_between_members(network: HostNetwork) -> list[Way]:
 
 
 @contextlib.contextmanager
-def nobody_loses_a_place(group: GroupProcesses, load: Load) -> Generator[None]:
+def all_stay_in_sync(group: GroupProcesses, load: Load) -> Generator[None]:
     """Neither who leads nor the list changes, and no client is disconnected."""
     load.start()
     load.wait_for_confirms(20)
@@ -167,7 +167,7 @@ def test_slow_links_cost_no_member_its_place(
 ) -> None:
     group, network = scattered
     ways, load = ways_between_members(network), Load(group, 5, publishers=20, pace_s=0.2)
-    with nobody_loses_a_place(group, load):
+    with all_stay_in_sync(group, load):
         for delay_s in DELAYS_S:
             slow = Pace(delay_s=delay_s)
             network.slow_down(ways, slow)
@@ -181,7 +181,7 @@ def test_narrow_links_cost_no_member_its_place(
     """Each time a message is on its way for longer than a follower may be silent."""
     group, network = scattered
     ways, load = ways_between_members(network), Load(group, 6, publishers=20, pace_s=0.2)
-    with nobody_loses_a_place(group, load):
+    with all_stay_in_sync(group, load):
         channel = group.wait_for_leader().connect().channel()
         channel.queue_declare("large", durable=True)
         channel.confirm_delivery()
@@ -224,7 +224,7 @@ def test_a_copy_over_a_narrow_link_ends(
         load.goes_on_for(1.0)
         assert time.monotonic() - began < COPY_S, group.logs()
     assert time.monotonic() - began > COPIED_MIB * (1 << 20) / narrow.bytes_per_s
-    assert IN_PLACE in follower.log()
+    assert REPLACED in follower.log()
     assert (group.leader(), group.view().term) == (leader, term), group.logs()
     network.speed_up(ways, narrow)
     load.verify()

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.long
 
 MANY = 100_000
-IN_PLACE = "a copy of the leader's store is in the place of this one"
+REPLACED = "a copy of the leader's store is in the place of this one"
 LARGE = 100
 """Messages of 1 MiB: a copy of them takes long enough to be cut off."""
 
@@ -139,7 +139,7 @@ def test_who_was_away_for_too_long_gets_a_copy_in_the_place_of_its_store(
     publish(first, 40, 10)
     second.start()
     group.wait_until_in_sync(2)
-    assert second.log().count(IN_PLACE) == 2
+    assert second.log().count(REPLACED) == 2
     assert before[-1] < segments(second)[-1]
     first.kill()
     assert group.wait_for_leader(but=first) is second
@@ -172,7 +172,7 @@ def test_a_new_machine_joins_a_broker_with_many_messages(
             with EtcdClient(etcd.settings, "/amqpstore/test/main/") as client:
                 publish(first, 0, 100)
                 wait_until(lambda: len(client.read().in_sync) == 2, second.log)
-            assert IN_PLACE in second.log()
+            assert REPLACED in second.log()
 
             def status() -> Any:
                 return json.loads(first.operate("status", "--json"))
@@ -182,7 +182,7 @@ def test_a_new_machine_joins_a_broker_with_many_messages(
 
             last = status()["members"][0]["batch"]
             wait_until(lambda: observed()["batch"] >= last, observer.log)
-            assert IN_PLACE in observer.log()
+            assert REPLACED in observer.log()
             assert observed()["place"] == 0
             assert status()["problems"] == []
             first.kill()

@@ -43,7 +43,7 @@ binding_keys = st.sampled_from(["q0", "a", "a", "a.*", "#", ""])
 channels = st.sampled_from(list(CONNECTIONS))
 often = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([True, False, False, False, False])
-places = st.integers(0, 1000)
+indexes = st.integers(0, 1000)
 
 _dead_letters = st.sampled_from(
     [
@@ -562,7 +562,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             self.reject(pick, False, 0, how == "requeue")
 
     @precondition(lambda self: self._holders)
-    @rule(pick=picks, multiple=st.booleans(), place=places)
+    @rule(pick=picks, multiple=st.booleans(), place=indexes)
     def ack(self, pick: int, multiple: bool, place: int) -> None:
         number, tag = self._held(pick, place, multiple=multiple)
         real = self.world.channels[number]
@@ -573,7 +573,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self._holders)
-    @rule(pick=picks, multiple=st.booleans(), place=places, requeue=st.booleans())
+    @rule(pick=picks, multiple=st.booleans(), place=indexes, requeue=st.booleans())
     def reject(self, pick: int, multiple: bool, place: int, requeue: bool) -> None:
         number, tag = self._held(pick, place, multiple=multiple)
         real = self.world.channels[number]

@@ -229,7 +229,7 @@ class Model:
             del consumer.channel.consumers[consumer.tag]
             consumer.channel.answers.append(("cancelled", consumer.tag))
         queue.consumers.clear()
-        queue.leaving.clear()
+        queue.moving.clear()
         self._delete_if_unbound(unbound)
         return count
 
@@ -288,7 +288,7 @@ class Model:
         self._return_unrouted(channel, sent)
         taken = [self._most(queue, letters, immediate=immediate) for queue in sent.route]
         before = self._logged_count
-        placed = self._place(sent, taken)
+        placed = self._enqueue(sent, taken)
         for _, entries in placed:
             self._make_ready(entries)
         logged = self._logged_count > before
@@ -375,7 +375,7 @@ class Model:
             able += min(by_channel, left) if limit else by_channel
         return min(able, len(letters))
 
-    def _place(self, sent: Sent, taken: Sequence[int]) -> list[tuple[Queue, list[Entry]]]:
+    def _enqueue(self, sent: Sent, taken: Sequence[int]) -> list[tuple[Queue, list[Entry]]]:
         """Put letters at the end of their queues, where they are not ready yet."""
         placed = []
         for queue, count in zip(sent.route, taken, strict=True):
@@ -487,21 +487,21 @@ class Model:
 
     def _see_off(self) -> None:
         """As much of what is on its way out of queues went, as the broker chose."""
-        while self._is_leaving(left := self.choices.peek()):
+        while self._is_moving(left := self.choices.peek()):
             assert isinstance(left, Left)
             self.choices.pop()
             queue = self.queues[left.queue]
-            going, queue.leaving = (
-                queue.leaving[: left.messages],
-                queue.leaving[left.messages :],
+            going, queue.moving = (
+                queue.moving[: left.messages],
+                queue.moving[left.messages :],
             )
             assert [reason for _, reason in going] == [left.reason] * left.messages
             self._bury_together(queue, [entry for entry, _ in going], left.reason)
 
-    def _is_leaving(self, event: Event | None) -> bool:
+    def _is_moving(self, event: Event | None) -> bool:
         """Tell whether it is about what is on its way out of a queue."""
-        leaving = self.queues[event.queue].leaving if isinstance(event, Left) else []
-        return isinstance(event, Left) and bool(leaving) and leaving[0][1] == event.reason
+        moving = self.queues[event.queue].moving if isinstance(event, Left) else []
+        return isinstance(event, Left) and bool(moving) and moving[0][1] == event.reason
 
     def _bury_letters(self, queue: Queue, letters: Sequence[Letter], reason: str) -> None:
         """Letters that a queue refused become dead letters of it."""
@@ -543,7 +543,7 @@ class Model:
     ) -> None:
         """One transaction: what is acked is gone at once, what is placed is ready, and `then`
         called, when all of it is durable. The queues that it is in see to it in their turn."""
-        placed = [self._place(sent, taken) for sent, taken in plans]
+        placed = [self._enqueue(sent, taken) for sent, taken in plans]
         for queue, entry in acked:
             self._gone(queue, entry)
         for _, entries in itertools.chain(*placed):
@@ -666,7 +666,7 @@ class Model:
                     break
                 self.choices.pop()
                 self._follow(event, consumer)
-            elif self._is_leaving(event):
+            elif self._is_moving(event):
                 self._see_off()
             elif isinstance(event, Left) and event.reason == DELIVERY_LIMIT:
                 if self.queues[event.queue] not in served:
@@ -770,7 +770,7 @@ class Model:
             self._give_all_back(named)
         else:
             for one in [one for one in named if not one.queue.is_deleted]:
-                one.queue.leaving.append((one.entry, REJECTED))
+                one.queue.moving.append((one.entry, REJECTED))
             self._see_off()
 
     def _give_all_back(self, given: Iterable[Unacked]) -> None:
@@ -784,7 +784,7 @@ class Model:
         if queue.is_deleted:
             return
         if queue.is_delivered_too_often(entry):
-            queue.leaving.append((entry, DELIVERY_LIMIT))
+            queue.moving.append((entry, DELIVERY_LIMIT))
             return
         entry.given_back_by = given.consumer
         self._make_ready([entry])
@@ -889,7 +889,7 @@ class Model:
         self.late.clear()
         for queue in self.queues.values():
             assert queue.rejects or not queue.is_over_its_limit, f"{queue.name} holds too much"
-            assert not queue.leaving, f"{queue.name}: {queue.leaving} should have left"
+            assert not queue.moving, f"{queue.name}: {queue.moving} should have left"
             late = self._due(queue)
             assert not late, f"{queue.name}: {late} should have expired"
         assert self.choices.peek() is None, f"nobody expected {self.choices.peek()}"
@@ -935,7 +935,7 @@ class Model:
         ]
         for queue in self.queues.values():
             queue.consumers.clear()
-            queue.leaving.clear()
+            queue.moving.clear()
             queue.left.clear()
             queue.entries = [replace(entry) for entry in durable.get(queue, [])]
             self._make_ready(queue.entries)

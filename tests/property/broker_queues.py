@@ -55,7 +55,7 @@ class Queue:
     entries: list[Entry] = field(default_factory=list)
     consumers: list[Consumer] = field(default_factory=list)
     single: Consumer | None = None
-    leaving: list[tuple[Entry, str]] = field(default_factory=list)
+    moving: list[tuple[Entry, str]] = field(default_factory=list)
     """What was rejected, or given back too often, and why: it goes in this order, and by the end of
     the turn."""
     left: Counter[str] = field(default_factory=Counter)

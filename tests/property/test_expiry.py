@@ -18,7 +18,7 @@ from tests.property.test_store import (
     Model,
     StoreAgainstPlainLists,
     Stored,
-    places,
+    indexes,
 )
 
 
@@ -35,7 +35,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
 
     @precondition(lambda self: self.models)
     @rule(
-        chosen=st.lists(places, min_size=1, max_size=3),
+        chosen=st.lists(indexes, min_size=1, max_size=3),
         sizes=st.lists(st.integers(0, 120), min_size=1, max_size=4),
         persistent=st.sampled_from([True, True, True, False]),
         after_ms=st.integers(1, 40),
@@ -46,7 +46,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
         self.publish(chosen, sizes, persistent, expires_ms=self.now_ms + after_ms)
 
     @precondition(lambda self: self.models)
-    @rule(place=places, times_ms=st.lists(st.integers(0, 40), min_size=4, max_size=14))
+    @rule(place=indexes, times_ms=st.lists(st.integers(0, 40), min_size=4, max_size=14))
     def page_out_for_a_while(self, place: int, times_ms: list[int]) -> None:
         """Index files in which some messages expire, in any order, and some never."""
         at = place % len(self.models)
@@ -62,7 +62,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
 
     @precondition(lambda self: self.models)
     @rule(
-        place=places,
+        place=indexes,
         bodies=st.booleans(),
         then=st.sampled_from(["drop", "move", "put back", "hold", "hold"]),
     )
@@ -86,7 +86,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
         self._settle(model, len(model.withdrawn) - 1, then)
 
     @precondition(lambda self: any(model.ready for model in self.models.values()))
-    @rule(place=places, limit=st.integers(1, 6))
+    @rule(place=indexes, limit=st.integers(1, 6))
     def withdraw(self, place: int, limit: int) -> None:
         model = self._where(lambda model: model.ready, place)
         assert model is not None
@@ -97,7 +97,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
         self._withdrawn(model, run)
 
     @precondition(lambda self: any(model.withdrawn for model in self.models.values()))
-    @rule(place=places, then=st.sampled_from(["drop", "move", "put back", "put back"]))
+    @rule(place=indexes, then=st.sampled_from(["drop", "move", "put back", "put back"]))
     def settle_withdrawn(self, place: int, then: str) -> None:
         model = self._where(lambda model: model.withdrawn, place)
         assert model is not None
@@ -105,8 +105,8 @@ class StoreWithAClock(StoreAgainstPlainLists):
 
     @precondition(lambda self: any(model.ready for model in self.models.values()))
     @rule(
-        place=places,
-        ahead=places,
+        place=indexes,
+        ahead=indexes,
         skipped=st.sampled_from([0, 0, 0, 1]),
         limit=st.integers(1, 6),
         acked=st.booleans(),
@@ -130,7 +130,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
             )
 
     @precondition(lambda self: any(model.taken for model in self.models.values()))
-    @rule(place=places)
+    @rule(place=indexes)
     def redeliver(self, place: int) -> None:
         model = self._where(lambda model: model.taken, place)
         assert model is not None
@@ -144,7 +144,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
         model.taken[at] = run, again
 
     @precondition(lambda self: self.models)
-    @rule(place=places)
+    @rule(place=indexes)
     def look_at_the_head(self, place: int) -> None:
         model = self._model(place)
         message = self.store.withdrawals.peek(model.queue)
@@ -155,7 +155,7 @@ class StoreWithAClock(StoreAgainstPlainLists):
             assert message is None
 
     @precondition(lambda self: self.models)
-    @rule(place=places)
+    @rule(place=indexes)
     def count_bytes(self, place: int) -> None:
         model = self._model(place)
         expected = sum(len(stored.body) for stored in model.ready)

@@ -48,7 +48,7 @@ from amqpstore_tools.spark.streams.tap import TapReader
 NUMBER = 1
 ENVELOPE = Envelope("", "q", bytes.fromhex("100002"))
 
-Place = tuple[int, int]
+BatchEnd = tuple[int, int]
 """A segment, and an offset in it."""
 
 
@@ -56,12 +56,12 @@ class Log(NamedTuple):
     """The log from the checkpoint's position on: where batches end whose TRANSACTION counts, where
     the segments end that are there, and which are missing."""
 
-    ends: list[Place]
+    ends: list[BatchEnd]
     sizes: dict[int, int]
     missing: list[int]
 
 
-def behind(position: Position, ends: Sequence[Place]) -> list[Place]:
+def behind(position: Position, ends: Sequence[BatchEnd]) -> list[BatchEnd]:
     """Those that are behind a position, in the order of the log."""
     return sorted(end for end in ends if end > (position.segment, position.offset))
 
@@ -230,7 +230,7 @@ def of_follow(directory: str) -> list[int]:
     return [end for end in ends if isinstance(end, int)]
 
 
-def of_tap(directory: str) -> list[Place]:
+def of_tap(directory: str) -> list[BatchEnd]:
     """Return where the batches end that it gives out, one at a time."""
     options = TapOptions.of({"path": directory, "fail_on_loss": "false"})
     reader = TapReader(options, spark_schema("tap"))
@@ -253,14 +253,14 @@ def of_tap(directory: str) -> list[Place]:
 
 
 SEGMENT_BYTES = os.path.getsize(segment_path(written(), NUMBER))
-places = st.integers(0, SEGMENT_BYTES - 1)
+offsets = st.integers(0, SEGMENT_BYTES - 1)
 changes = st.one_of(
-    st.tuples(st.just("flip"), places, st.integers(1, 255)),
-    st.tuples(st.just("zeros"), places, st.integers(1, 600)),
-    st.tuples(st.just("repeat"), places, st.integers(1, 600)),
-    st.tuples(st.just("cut"), places, st.just(0)),
+    st.tuples(st.just("flip"), offsets, st.integers(1, 255)),
+    st.tuples(st.just("zeros"), offsets, st.integers(1, 600)),
+    st.tuples(st.just("repeat"), offsets, st.integers(1, 600)),
+    st.tuples(st.just("cut"), offsets, st.just(0)),
     # Filled with zeros ahead of use, and so are the batches that the disk did not write.
-    st.tuples(st.just("fill"), places, st.integers(1, 3000)),
+    st.tuples(st.just("fill"), offsets, st.integers(1, 3000)),
     st.tuples(st.just("fill"), st.just(SEGMENT_BYTES), st.integers(1, 3000)),
 )
 
@@ -397,11 +397,11 @@ def test_a_reader_that_believes_a_transaction_alone_is_caught(
 NUMBERS = range(1, 9)
 SEGMENT_HEADER_BYTES = HEADER.size + SEGMENT_PAYLOAD.size
 
-parts = st.floats(0, 1, exclude_max=True)
+fractions = st.floats(0, 1, exclude_max=True)
 hurts = st.tuples(
     st.sampled_from(["flip", "zeros", "repeat", "cut", "cut", "remove"]),
     st.sampled_from(NUMBERS),
-    parts,
+    fractions,
     st.integers(1, 255),
 )
 

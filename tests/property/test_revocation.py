@@ -131,7 +131,7 @@ class Revocation(RuleBasedStateMachine):
                 client.lose()
 
     @rule(vhost=vhosts)
-    def leave(self, vhost: str) -> None:
+    def disconnect(self, vhost: str) -> None:
         if client := self.clients.pop(vhost, None):
             client.lose()
             self.consumed[vhost] = {}
@@ -215,7 +215,7 @@ class Revocation(RuleBasedStateMachine):
             assert found == Counter(self.consumed[name].values())
 
     @invariant()
-    def a_deleted_vhost_leaves_no_queue(self) -> None:
+    def a_deleted_vhost_has_no_queue(self) -> None:
         for name, vhost in self.server.broker.vhosts.items():
             assert vhost.queues.keys() == self.declared.get(name, set())
 

@@ -47,7 +47,7 @@ OPTIONS = Options(
 )
 """Checkpoints come by their rules alone: no time passes but by them."""
 
-places = st.integers(0, 10_000)
+indexes = st.integers(0, 10_000)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             self.highest[queue.id] = 0
 
     @precondition(lambda self: len(self.models) > 2)
-    @rule(place=places)
+    @rule(place=indexes)
     def delete_queue(self, place: int) -> None:
         model = self._model(place)
         self.store.delete_queue(model.queue)
@@ -140,7 +140,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
 
     @precondition(lambda self: self.models)
     @rule(
-        chosen=st.lists(places, min_size=1, max_size=3),
+        chosen=st.lists(indexes, min_size=1, max_size=3),
         sizes=st.lists(st.integers(0, 120), min_size=1, max_size=6),
         persistent=st.sampled_from([True, True, True, False]),
     )
@@ -168,7 +168,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
 
     @precondition(lambda self: self.models)
     @rule(
-        routes=st.lists(st.lists(places, min_size=1, max_size=3), min_size=1, max_size=12),
+        routes=st.lists(st.lists(indexes, min_size=1, max_size=3), min_size=1, max_size=12),
         is_durable=st.booleans(),
         persistent=st.booleans(),
     )
@@ -194,7 +194,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             assert self.store.enqueue(placements, messages) == (persistent and is_durable)
 
     @precondition(lambda self: any(model.ready for model in self.models.values()))
-    @rule(place=places, limit=st.integers(1, 8), acked=st.sampled_from([False, False, True]))
+    @rule(place=indexes, limit=st.integers(1, 8), acked=st.sampled_from([False, False, True]))
     def take(self, place: int, limit: int, acked: bool) -> None:
         models = [model for model in self.models.values() if model.ready]
         model = models[place % len(models)]
@@ -212,7 +212,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             model.taken.append((run, delivered))
 
     @precondition(lambda self: any(model.taken for model in self.models.values()))
-    @rule(place=places, part=places, requeued=st.booleans())
+    @rule(place=indexes, part=indexes, requeued=st.booleans())
     def settle(self, place: int, part: int, requeued: bool) -> None:
         """Ack or requeue a run that was taken, or the first messages of it."""
         models = [model for model in self.models.values() if model.taken]
@@ -235,7 +235,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         model.ready = sorted([*model.ready, *back], key=lambda stored: stored.sequence)
 
     @precondition(lambda self: any(model.ready for model in self.models.values()))
-    @rule(place=places, skipped=places, limit=st.integers(1, 8), dropped=st.booleans())
+    @rule(place=indexes, skipped=indexes, limit=st.integers(1, 8), dropped=st.booleans())
     def withdraw_unread(self, place: int, skipped: int, limit: int, dropped: bool) -> None:
         """Take some off the head, or from the middle, without their bodies, and perhaps back."""
         models = [model for model in self.models.values() if model.ready]
@@ -268,7 +268,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             self.store.withdrawals.put_back(model.queue, run)
 
     @precondition(lambda self: self.models)
-    @rule(place=places)
+    @rule(place=indexes)
     def purge(self, place: int) -> None:
         model = self._model(place)
         assert self.store.purge(model.queue) == len(model.ready)
@@ -285,7 +285,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
                 self.highest[queue_id] = max([self.highest[queue_id], *last])
 
     @precondition(lambda self: self.models)
-    @rule(place=places)
+    @rule(place=indexes)
     def publish_and_sync(self, place: int) -> None:
         self.publish([place], [place % 100], persistent=True)
         self.sync()
@@ -314,7 +314,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         self.store.upkeep.housekeep()
 
     @precondition(lambda self: self.models)
-    @rule(place=places, acked=st.integers(1, 5))
+    @rule(place=indexes, acked=st.integers(1, 5))
     def settle_meanwhile(self, place: int, acked: int) -> None:
         """While a checkpoint is made, what it writes is taken, and most of it given back."""
         model = self._model(place)
@@ -335,13 +335,13 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             self.store.upkeep.housekeep()
 
     @precondition(lambda self: self.models)
-    @rule(place=places)
-    def leave_few(self, place: int) -> None:
+    @rule(place=indexes)
+    def keep_few(self, place: int) -> None:
         """Fill some segments and index files, and ack most of what is in them: both are merged."""
-        self.fill_and_leave_few(place)
+        self.fill_and_keep_few(place)
         self.checkpoint(times=3)
 
-    def fill_and_leave_few(self, place: int) -> None:
+    def fill_and_keep_few(self, place: int) -> None:
         """Leave merges to the next checkpoint."""
         model = self._model(place)
         at = list(self.models.values()).index(model)
@@ -365,17 +365,17 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         self.sync()
 
     @precondition(lambda self: self.models)
-    @rule(place=places, lazy=st.booleans())
+    @rule(place=indexes, lazy=st.booleans())
     def set_lazy(self, place: int, lazy: bool) -> None:
         self.store.memory.set_lazy(self._model(place).queue, lazy=lazy)
 
     @precondition(lambda self: self.models)
-    @rule(place=places)
+    @rule(place=indexes)
     def read_index(self, place: int) -> None:
         self.store.stored.paging.read_index(self._model(place).queue)
 
     @precondition(lambda self: self.models)
-    @rule(place=places)
+    @rule(place=indexes)
     def look_at_all(self, place: int) -> None:
         model = self._model(place)
         bodies = [one.body for part in self.store.stored.browse(model.queue) for one in part]
@@ -410,7 +410,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         ]
         return sum(run.first_id <= message_id < run.first_id + run.count for run in runs)
 
-    @rule(place=places, bit=st.integers(0, 7))
+    @rule(place=indexes, bit=st.integers(0, 7))
     def read_while_damaged(self, place: int, bit: int) -> None:
         """A message cannot be read: it is named, put in quarantine, and there after a restart."""
         models = self._on_disk()
@@ -418,7 +418,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             return
         model = models[place % len(models)]
         message_id = model.queue.ready.first.first_id
-        path, offset = self._place_of(message_id)
+        path, offset = self._record_of(message_id)
         _flip(path, offset, bit)
         found = self.store.take(model.queue, 1)
         _flip(path, offset, bit)
@@ -426,7 +426,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         assert found.message_id == message_id
         model.quarantined.append(model.ready.pop(0))
 
-    def _place_of(self, message_id: int) -> tuple[str, int]:
+    def _record_of(self, message_id: int) -> tuple[str, int]:
         """The file that a message is in, and the last byte of its record."""
         found = marker.read(OsFiles(), self.directory)
         assert found is not None
@@ -448,7 +448,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
 
     @rule(
         how=st.sampled_from(["close", "abandon", "die before settling", "die while writing"]),
-        place=places,
+        place=indexes,
     )
     def reopen(self, how: str, place: int) -> None:
         torn_bytes = 0
@@ -554,8 +554,8 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
             assert logged_bytes == sum(len(one.body) for one in logged)
             on_disk = [run for run in queue.ready if run.messages is None]
             assert queue.stored_count == sum(run.count for run in on_disk)
-            places = {one for run in on_disk for one in range(run.first_sequence, run.end)}
-            sizes = [len(one.body) for one in ready if one.sequence in places]
+            indexes = {one for run in on_disk for one in range(run.first_sequence, run.end)}
+            sizes = [len(one.body) for one in ready if one.sequence in indexes]
             assert queue.stored_bytes == sum(sizes)
             left = [run for run, _ in model.taken if run.messages is None]
             assert queue.unloaded.count == sum(run.count for run in left)

@@ -70,7 +70,7 @@ def merged_while_others_go_on(model: Model) -> None:
 def compacted_while_others_go_on(model: Model) -> None:
     """Looked at once a process: what was read once has its file open."""
     for steps in range(1, 9):
-        model.fill_and_leave_few(0)
+        model.fill_and_keep_few(0)
         model.reopen("close", 0)
         for _ in range(steps):
             model.work_is_due()
@@ -129,7 +129,7 @@ def a_body_is_dropped_before_it_is_durable(patch: Patch) -> None:
     patch.setattr(Memory, "drop_excess", settle_one_more)
 
 
-def a_delivery_is_forgotten_when_its_run_leaves_memory(patch: Patch) -> None:
+def a_delivery_is_forgotten_when_its_run_is_paged_out(patch: Patch) -> None:
     def is_more(run: Run) -> bool:
         return run.returned_by is not None or not 0 < run.first_id < FIRST_TRANSIENT
 
@@ -167,7 +167,7 @@ def a_merge_is_not_told_to_its_queue(patch: Patch) -> None:
     patch.setattr(Queue, "merged", lambda self, merged: None)
 
 
-def what_leaves_memory_with_its_run_counts_still(patch: Patch) -> None:
+def what_is_paged_out_with_its_run_counts_still(patch: Patch) -> None:
     page_out = Queue.page_out
 
     def paged_out(self: Queue, *args: Any) -> int:
@@ -214,11 +214,11 @@ def what_is_read_back_stays_aside(patch: Patch) -> None:
 
 BUGS: Mapping[Callable[[Patch], None], Callable[[Model], None]] = {
     a_body_is_dropped_before_it_is_durable: looked_at_before_it_is_durable,
-    a_delivery_is_forgotten_when_its_run_leaves_memory: given_back_while_a_checkpoint_is_made,
+    a_delivery_is_forgotten_when_its_run_is_paged_out: given_back_while_a_checkpoint_is_made,
     merged_index_files_are_removed_at_once: merged_while_others_go_on,
     compacted_segments_are_removed_at_once: compacted_while_others_go_on,
     a_merge_is_not_told_to_its_queue: merged_while_others_go_on,
-    what_leaves_memory_with_its_run_counts_still: left_to_index_files,
+    what_is_paged_out_with_its_run_counts_still: left_to_index_files,
     what_is_purged_counts_still: purged_and_deleted,
     what_is_deleted_counts_still: purged_and_deleted,
     what_is_purged_stays_aside: written_aside,

@@ -47,16 +47,16 @@ def loop_hangs(group: Group, leader: SimulatedMachine) -> None:
     leader.is_loop_stuck = True
 
 
-def is_killed(group: Group, leader: SimulatedMachine) -> None:
+def leader_killed(group: Group, leader: SimulatedMachine) -> None:
     leader.kill(with_power=False)
 
 
-def is_killed_and_started(group: Group, leader: SimulatedMachine) -> None:
+def killed_and_started(group: Group, leader: SimulatedMachine) -> None:
     leader.kill(with_power=True)
     group.events.after(0.5, leader.restart)
 
 
-def is_killed_with_a_damaged_second(group: Group, leader: SimulatedMachine) -> None:
+def killed_with_a_damaged_second(group: Group, leader: SimulatedMachine) -> None:
     """The oldest of the others has found damage when it was started: the youngest is to lead."""
     second = _others(group, leader)[0]
     if second.member is not None:
@@ -77,7 +77,7 @@ def dies_soon_after_each_election(group: Group, leader: SimulatedMachine) -> Non
     look()
 
 
-def is_killed_while_etcd_is_slow(group: Group, leader: SimulatedMachine) -> None:
+def killed_while_etcd_is_slow(group: Group, leader: SimulatedMachine) -> None:
     """A request takes 900 ms, which is less than the time that is allowed for it."""
     group.etcd.least_s = group.etcd.slow_s = 0.45
     leader.kill(with_power=False)
@@ -97,7 +97,7 @@ def loses_a_follower(group: Group, leader: SimulatedMachine) -> None:
     _others(group, leader)[0].kill(with_power=False)
 
 
-def has_a_slow_follower(group: Group, leader: SimulatedMachine) -> None:
+def with_a_slow_follower(group: Group, leader: SimulatedMachine) -> None:
     """Each sync takes a second: no ack is overdue, and all clients wait for it."""
     _others(group, leader)[0].sync_s = 1.0
 
@@ -122,7 +122,7 @@ def sees_etcd_only(group: Group, leader: SimulatedMachine) -> None:
         group.network.blocked |= {(leader.name, other.name), (other.name, leader.name)}
 
 
-def is_cut_off(group: Group, leader: SimulatedMachine) -> None:
+def cut_off(group: Group, leader: SimulatedMachine) -> None:
     sees_etcd_only(group, leader)
     group.etcd.cut_off.add(leader.name)
 

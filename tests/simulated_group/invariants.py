@@ -66,18 +66,18 @@ class Invariants(Witness):
     def list_changed(self) -> None:
         """The list in etcd has changed: each member of it may be elected now."""
         for machine in self._listed():
-            self._has_all(machine, "may lead")
+            self._check_all(machine, "may lead")
 
     def opened(self, machine: SimulatedMachine) -> None:
         if machine.is_of_older_version:
             return
-        self._has_all(machine, "leads")
+        self._check_all(machine, "leads")
         defined = set(machine.disk.definitions)
         unknown = [one for one in machine.disk.log if one.needs not in defined]
         if unknown:
             self.broken(f"{machine.name} leads, and has no definition for {unknown[0]}")
 
-    def _has_all(self, machine: SimulatedMachine, what: str) -> None:
+    def _check_all(self, machine: SimulatedMachine, what: str) -> None:
         lost = [one for one in self.confirms if not machine.disk.is_durable(one)]
         if lost:
             self.broken(

@@ -239,7 +239,7 @@ class SimulatedMachine:
         self._alone(self._starts, lambda one: one.stop(self.now))
         self.is_up = False
         self.member = None
-        self._network.leave(self)
+        self._network.remove(self)
 
     def _exit(self, start: int) -> None:
         if start == self._starts and self.is_up:

@@ -129,7 +129,7 @@ class Network:
             for end in found.ends:
                 self._events.after(0.0, lambda end=end: end.disconnected(link))  # type: ignore[misc]
 
-    def leave(self, end: NetworkEnd) -> None:
+    def remove(self, end: NetworkEnd) -> None:
         """End all connections of a machine that stops, behind what it has sent."""
         for link, found in list(self._links.items()):
             if end in found.ends:

@@ -25,6 +25,14 @@ def sources(root: Path = ROOT) -> Sources:
     return found
 
 
+def sources_of_tests(root: Path = ROOT) -> Sources:
+    """The text of every module of the tests, by its dotted name."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts): path.read_text("utf-8")
+        for path in sorted((root / "tests").rglob("*.py"))
+    }
+
+
 @cache
 def parsed(text: str) -> ast.Module:
     """The tree of a module, which no test may change."""

@@ -39,7 +39,7 @@ def test_a_module_that_is_long_says_why() -> None:
 
 
 def test_no_part_of_a_text_stands_alone() -> None:
-    assert list(lone_parts(sources())) == []
+    assert list(lone_pieces(sources())) == []
 
 
 def test_a_part_of_a_text_that_stands_alone_is_found() -> None:
@@ -49,11 +49,11 @@ def test_a_part_of_a_text_that_stands_alone_is_found() -> None:
     "and more"
     return part
 """
-    assert [finding.partition(":")[0] for finding in lone_parts({"a.py": text})] == ["a.py"]
-    assert len(list(lone_parts({"a.py": text.replace('"and more"', 'f"and {x}"')}))) == 1
-    assert list(lone_parts({"a.py": text.replace('    "and more"\n', "")})) == []
+    assert [finding.partition(":")[0] for finding in lone_pieces({"a.py": text})] == ["a.py"]
+    assert len(list(lone_pieces({"a.py": text.replace('"and more"', 'f"and {x}"')}))) == 1
+    assert list(lone_pieces({"a.py": text.replace('    "and more"\n', "")})) == []
     attribute = "class A:\n    def f(self) -> None:\n        self.x = 1\n        '''It.'''\n"
-    assert list(lone_parts({"a.py": attribute})) == []
+    assert list(lone_pieces({"a.py": attribute})) == []
 
 
 def test_a_module_without_a_name_and_a_name_without_a_module_are_found() -> None:
@@ -124,7 +124,7 @@ def too_long(files: Sources) -> Iterator[str]:
             )
 
 
-def lone_parts(files: Sources) -> Iterator[str]:
+def lone_pieces(files: Sources) -> Iterator[str]:
     """Strings in single quotes that are statements: the code drops them."""
     for path, text in files.items():
         lines = text.splitlines()

@@ -11,7 +11,7 @@ from tests.sampling import LONG_TESTS
 
 ROOT = Path(__file__).parents[2]
 PROOFS = Proofs.read()
-LISTED = [name for part in (PROOFS.always, *PROOFS.rotation) for name in part]
+LISTED = [name for section in (PROOFS.always, *PROOFS.rotation) for name in section]
 
 
 def test_each_long_test_is_in_the_list(request: pytest.FixtureRequest) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from tests.unit.python_sources import Sources, parsed, sources
+from tests.unit.python_sources import Sources, parsed, sources, sources_of_tests
 
 PRONOUNS = re.compile(
     r"(After|And|As|Before|But|It|Its|Not|Of|Once|Since|So|That|The same|Their|These|They|This"
@@ -211,13 +211,15 @@ def pairs(modules: Sources) -> Iterator[str]:
 
 
 def vague_names(modules: Sources) -> Iterator[str]:
-    """Modules, classes, functions, attributes and constants whose names have a vague word."""
+    """Modules, classes, functions, attributes and constants whose names have a vague word. Names of
+    tests are sentences, and may.
+    """
     for module, text in modules.items():
         kept = NAMED_OUTSIDE.get(module, set())
         basename = module.removesuffix(".__init__").rpartition(".")[2]
         for line, name in sorted({(1, basename), *defined_by(parsed(text))}):
             for word in VAGUE.intersection(map(str.lower, WORD.findall(name))):
-                if name not in kept:
+                if name not in kept and not name.startswith("test_"):
                     yield f"{module}:{line}: `{name}` says {word!r}: say which kind"
 
 
@@ -247,9 +249,18 @@ RULES = {
 }
 
 
+OF_TESTS = ("answers", "pairs", "vague")
+"""Rules that hold for tests as well."""
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_words_say_what_they_mean(rule: str) -> None:
     assert list(RULES[rule](sources())) == []
+
+
+@pytest.mark.parametrize("rule", OF_TESTS)
+def test_words_of_tests_say_what_they_mean(rule: str) -> None:
+    assert list(RULES[rule](sources_of_tests())) == []
 
 
 LONG = "    pass\n" * LONG_LINES

@@ -18,7 +18,7 @@ def split(octets: bytes, block: MessageBlock) -> list[bytes]:
     return [octets[at : at + size] for at in range(0, len(octets), size)]
 
 
-def parts(message: bytes) -> list[bytes]:
+def frames_of(message: bytes) -> list[bytes]:
     """The payloads of a message: method, header, body."""
     found = list(frames.whole_frames(message, 0, len(message)))
     return [message[frame.payload : frame.end - 1] for frame in found]
@@ -52,7 +52,7 @@ def test_messages_alike_differ_in_their_route_alone() -> None:
 def test_varied_messages_never_repeat_in_id_trace_or_body() -> None:
     block = VariedBlock(ROUTES, **OPTIONS)
     total = 40 * block.messages + 1  # so that two digits of the round change
-    messages = [parts(message) for message in split(block.take(total), block)]
+    messages = [frames_of(message) for message in split(block.take(total), block)]
     assert len(messages) == total
     assert len({body for _, _, body in messages}) == total
     headers = [decode_properties(header[12:]) for _, header, _ in messages[:: block.messages // 7]]
@@ -68,7 +68,7 @@ def test_a_message_of_each_size_is_whole_and_varied() -> None:
     for size in (0, 1, 7, 24, 100, 300_000):
         block = VariedBlock([("", "q")], size=size, persistent=False, frame_max=131_072)
         for message in split(block.take(block.messages + 1), block)[-1:]:
-            _, header, *bodies = parts(message)
+            _, header, *bodies = frames_of(message)
             assert sum(map(len, bodies)) == size
             assert decode_properties(header[12:]).delivery_mode == 1
 
@@ -81,12 +81,12 @@ def test_the_timestamp_is_that_of_the_round(monkeypatch: pytest.MonkeyPatch) -> 
     for time_s in (1_800_000_000.9, 1_800_000_001.1, 1_800_000_256.0):
         times_s.append(time_s)
         block.take(block.messages)
-        found.append(decode_properties(parts(block.take(1))[1][12:]).timestamp)
+        found.append(decode_properties(frames_of(block.take(1))[1][12:]).timestamp)
         block.take(block.messages - 1)
     assert found == [1_800_000_000, 1_800_000_001, 1_800_000_256]
 
 
 def test_producers_tell_their_messages_apart() -> None:
     one, other = VariedBlock([("", "q")], **OPTIONS), VariedBlock([("", "q")], **OPTIONS)
-    ids = {decode_properties(parts(block.take(1))[1][12:]).message_id for block in (one, other)}
+    ids = {decode_properties(frames_of(block.take(1))[1][12:]).message_id for block in (one, other)}
     assert len(ids) == 2

@@ -36,7 +36,7 @@ def client(simulated: SimulatedBroker) -> BranchClient:
     return BranchClient(simulated)
 
 
-def places(simulated: SimulatedBroker) -> dict[str, str]:
+def contents(simulated: SimulatedBroker) -> dict[str, str]:
     return {name: " ".join(simulated.ready(name)) for name in ("source", "target", "dead")}
 
 
@@ -54,12 +54,12 @@ def test_nothing_of_it_happens_before_the_decision(
 ) -> None:
     work(client)
     simulated.settle()
-    assert places(simulated) == {"source": "4", "target": "", "dead": ""}
+    assert contents(simulated) == {"source": "4", "target": "", "dead": ""}
     client.prepare()
     assert client.statuses == []
     simulated.settle()
     assert client.statuses == [XaStatus.OK]
-    assert places(simulated) == LOCKED
+    assert contents(simulated) == LOCKED
     assert client.recover() == [XID]
 
 
@@ -72,7 +72,7 @@ def test_a_commit_is_all_of_it(simulated: SimulatedBroker, restarts: int) -> Non
     for _ in range(restarts):
         simulated.restart()
         simulated.settle()
-        assert places(simulated) == LOCKED
+        assert contents(simulated) == LOCKED
     client = BranchClient(simulated)
     assert client.recover() == [XID]
     client.commit()
@@ -80,7 +80,7 @@ def test_a_commit_is_all_of_it(simulated: SimulatedBroker, restarts: int) -> Non
     simulated.settle()
     assert client.statuses == [XaStatus.OK]
     for _ in range(2):
-        assert places(simulated) == AFTER
+        assert contents(simulated) == AFTER
         assert BranchClient(simulated).recover() == []
         simulated.restart()
 
@@ -98,7 +98,7 @@ def test_after_a_rollback_what_was_acked_is_redelivered(
     client = BranchClient(simulated)
     assert client.rollback() is XaStatus.OK
     simulated.settle()
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
     client.consume("source", "tag")
     simulated.settle()
     assert client.redelivered == [True, True, True, False]
@@ -110,14 +110,14 @@ def test_one_phase_is_a_commit_at_once(simulated: SimulatedBroker, client: Branc
     client.commit(one_phase=True)
     simulated.settle()
     assert client.statuses == [XaStatus.OK]
-    assert places(simulated) == AFTER
+    assert contents(simulated) == AFTER
 
 
 def test_a_rollback_before_the_prepare(simulated: SimulatedBroker, client: BranchClient) -> None:
     work(client)
     assert client.rollback() is XaStatus.OK
     simulated.settle()
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
     with pytest.raises(NotFoundError, match="XAER_NOTA"):
         client.commit()
 
@@ -138,7 +138,7 @@ def test_a_branch_without_work_is_over_with_prepare(
     client.prepare()
     simulated.settle()
     assert client.statuses == [XaStatus.RD_ONLY] * 2
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
 
 
 def test_several_channels_work_in_one_branch(
@@ -196,7 +196,7 @@ def test_a_branch_that_failed_can_only_be_rolled_back(
     client.ack("1")
     assert client.end(fail=True) is XaStatus.RB_ROLLBACK
     simulated.settle()
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
     assert client.start(join=True) is XaStatus.RB_ROLLBACK
     client.prepare()
     assert client.statuses == [XaStatus.RB_ROLLBACK]
@@ -220,12 +220,12 @@ def test_a_channel_that_closes_rolls_its_branches_back(
         client.end()
     client.channel.close()
     simulated.settle()
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
     assert other.end() is XaStatus.RB_ROLLBACK
     other.commit(one_phase=True)
     assert other.statuses == [XaStatus.RB_ROLLBACK]
     simulated.settle()
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
 
 
 def test_a_channel_that_closes_takes_nothing_with_it_that_is_prepared(
@@ -235,11 +235,11 @@ def test_a_channel_that_closes_takes_nothing_with_it_that_is_prepared(
     client.prepare()
     client.channel.close()
     simulated.settle()
-    assert places(simulated) == LOCKED
+    assert contents(simulated) == LOCKED
     other = BranchClient(simulated)
     other.commit()
     simulated.settle()
-    assert places(simulated) == AFTER
+    assert contents(simulated) == AFTER
 
 
 def test_a_branch_times_out_from_its_start(
@@ -253,14 +253,14 @@ def test_a_branch_times_out_from_its_start(
     assert client.timeout() == 60
     client.set_timeout(7)
     simulated.pass_time(1999)
-    assert places(simulated)["source"] == "2 3 4"
+    assert contents(simulated)["source"] == "2 3 4"
     simulated.pass_time(1)
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
     client.publish("", "target", "too late")
     assert client.end() is XaStatus.RB_TIMEOUT
     assert client.rollback() is XaStatus.RB_TIMEOUT
     simulated.settle()
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
 
 
 def test_what_is_prepared_does_not_time_out(
@@ -275,7 +275,7 @@ def test_what_is_prepared_does_not_time_out(
         client.set_timeout(1)
     client.commit()
     simulated.settle()
-    assert places(simulated) == AFTER
+    assert contents(simulated) == AFTER
 
 
 def test_what_is_prepared_can_be_rolled_back_as_ever_once_its_time_is_over(
@@ -287,7 +287,7 @@ def test_what_is_prepared_can_be_rolled_back_as_ever_once_its_time_is_over(
     simulated.pass_time(10_000)
     assert client.rollback() is XaStatus.OK
     simulated.settle()
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
 
 
 def test_what_is_prepared_is_not_among_the_failed_once_its_time_is_over(
@@ -334,7 +334,7 @@ def test_others_branches_are_nobodys_but_an_operators(simulated: SimulatedBroker
     assert operator.recover() == [XID]
     operator.commit()
     simulated.settle()
-    assert places(simulated) == AFTER
+    assert contents(simulated) == AFTER
 
 
 def test_a_branch_that_a_queue_refuses_is_rolled_back(
@@ -350,7 +350,7 @@ def test_a_branch_that_a_queue_refuses_is_rolled_back(
     client.prepare()
     assert client.statuses == [XaStatus.RB_ROLLBACK]
     simulated.settle()
-    assert places(simulated) == BEFORE
+    assert contents(simulated) == BEFORE
     Client(simulated).publish("", "full", "room")
     simulated.settle()
     assert simulated.ready("full") == ["room"]
@@ -373,7 +373,7 @@ def test_a_full_disk_leaves_a_branch_as_it_was(
     simulated.free_disk()
     client.commit()
     simulated.settle()
-    assert places(simulated) == AFTER
+    assert contents(simulated) == AFTER
 
 
 def test_what_comes_back_comes_before_the_prepare(

@@ -52,16 +52,16 @@ def of_queues() -> Counter[str]:
     return living(*OF_A_QUEUE)
 
 
-def is_only_declared(simulated: SimulatedBroker, client: Client) -> None:
+def only_declared(simulated: SimulatedBroker, client: Client) -> None:
     simulated.queue("q")
 
 
-def is_transient(simulated: SimulatedBroker, client: Client) -> None:
+def transient(simulated: SimulatedBroker, client: Client) -> None:
     simulated.queue("q", durable=False)
     client.publish("", "q", "1", delivery_mode=1)
 
 
-def is_bound(simulated: SimulatedBroker, client: Client) -> None:
+def bound(simulated: SimulatedBroker, client: Client) -> None:
     simulated.queue("q")
     for exchange in "amq.direct", "amq.topic", "amq.fanout", "amq.headers":
         simulated.bind(exchange, "q", "key.#")
@@ -69,7 +69,7 @@ def is_bound(simulated: SimulatedBroker, client: Client) -> None:
     client.publish("amq.topic", "key.word", "2")
 
 
-def is_consumed(simulated: SimulatedBroker, client: Client) -> None:
+def consumed(simulated: SimulatedBroker, client: Client) -> None:
     simulated.queue("q")
     client.consume("q", "a", prefetch=1)
     client.consume("q", "b")
@@ -80,7 +80,7 @@ def is_consumed(simulated: SimulatedBroker, client: Client) -> None:
 
 
 def lost_its_consumer(simulated: SimulatedBroker, client: Client) -> None:
-    is_consumed(simulated, client)
+    consumed(simulated, client)
     for tag in "ab":
         client.channel.cancel(tag)
     client.requeue("1")
@@ -88,13 +88,13 @@ def lost_its_consumer(simulated: SimulatedBroker, client: Client) -> None:
     simulated.settle()
 
 
-def has_timers(simulated: SimulatedBroker, client: Client) -> None:
+def with_timers(simulated: SimulatedBroker, client: Client) -> None:
     simulated.queue("q", expires=60_000, message_ttl=1000, max_length_bytes=100, max_priority=3)
     client.publish("", "q", "1", expiration="500")
     client.publish("", "q", "2", priority=2)
 
 
-def has_dead_letters(simulated: SimulatedBroker, client: Client) -> None:
+def with_dead_letters(simulated: SimulatedBroker, client: Client) -> None:
     simulated.queue("q", dead_letter_exchange="amq.fanout", max_length=2)
     client.publish("", "q", *"12345")
     simulated.settle()
@@ -118,13 +118,13 @@ def was_purged(simulated: SimulatedBroker, client: Client) -> None:
 
 
 DEEDS = [
-    is_only_declared,
-    is_transient,
-    is_bound,
-    is_consumed,
+    only_declared,
+    transient,
+    bound,
+    consumed,
     lost_its_consumer,
-    has_timers,
-    has_dead_letters,
+    with_timers,
+    with_dead_letters,
     keeps_a_history,
     was_purged,
 ]
@@ -152,7 +152,7 @@ def test_nothing_stays_of_a_deleted_queue(deed: Deed) -> None:
     assert of_queues() == before
 
 
-def has_consumers(simulated: SimulatedBroker, client: Client) -> None:
+def with_consumers(simulated: SimulatedBroker, client: Client) -> None:
     client.consume("q", "c")
     simulated.settle()
 
@@ -162,21 +162,21 @@ def gets(simulated: SimulatedBroker, client: Client) -> None:
         client.get("q")
 
 
-def has_all_sent_again(simulated: SimulatedBroker, client: Client) -> None:
-    has_consumers(simulated, client)
+def all_sent_again(simulated: SimulatedBroker, client: Client) -> None:
+    with_consumers(simulated, client)
     client.channel.recover(requeue=False)
 
 
 def lost_its_consumers(simulated: SimulatedBroker, client: Client) -> None:
-    has_consumers(simulated, client)
+    with_consumers(simulated, client)
     client.ack("2")
     client.channel.cancel("c")
 
 
-def has_settled_in_a_transaction(simulated: SimulatedBroker, client: Client) -> None:
+def settled_in_a_transaction(simulated: SimulatedBroker, client: Client) -> None:
     if client.channel.transaction is None:
         client.channel.select_transactions()
-    has_consumers(simulated, client)
+    with_consumers(simulated, client)
     for body in "124":
         client.ack(body)
     client.reject("5")
@@ -190,8 +190,8 @@ def later(simulated: SimulatedBroker) -> None:
 
 
 HOLDERS = [
-    *(has_consumers, gets, has_all_sent_again, lost_its_consumers),
-    has_settled_in_a_transaction,
+    *(with_consumers, gets, all_sent_again, lost_its_consumers),
+    settled_in_a_transaction,
 ]
 
 

@@ -13,7 +13,7 @@ from tests.simulated_broker import OPTIONS, SimulatedBroker, ack_until, reject_u
 from tests.unit.broker.simulated import Client
 
 LARGE = "large " * 2000
-PARTS = 12
+CHUNKS = 12
 LIMITS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_chunk_bytes=1000)
 
 
@@ -48,7 +48,7 @@ def test_others_are_served_between_its_parts(simulated: SimulatedBroker) -> None
     client, other = Client(simulated), Client(simulated)
     client.consume("q", "c")
     other.consume("other", "o")
-    for turn in range(PARTS):
+    for turn in range(CHUNKS):
         other.publish("", "other", str(turn))
         simulated.broker.pumping.pump()
         assert other.bodies("o")[-1] == str(turn)
@@ -63,7 +63,7 @@ def test_one_part_is_read_in_a_turn_however_many_consumers_wait(
     clients = [Client(simulated) for _ in range(20)]
     for number, client in enumerate(clients):
         client.consume("q", f"c{number}")
-    for _ in range(PARTS):
+    for _ in range(CHUNKS):
         simulated.broker.pumping.pump()
         assert not any(client.got for client in clients)
     simulated.settle()
@@ -95,7 +95,7 @@ def test_one_that_moves_to_another_queue_is_read_in_parts(
         ack_until(client.channel, 0)
     else:
         reject_until(client.channel, 0, requeue=False)
-    for turn in range(PARTS - 1):
+    for turn in range(CHUNKS - 1):
         assert queue.pending_moves
         other.publish("", "q", str(turn))
         simulated.broker.pumping.pump()

@@ -210,15 +210,15 @@ def test_all_queues_share_the_cost_of_a_turn(simulated: SimulatedBroker) -> None
     assert before == 40 * len(names)
 
 
-LEAVE: dict[str, dict[str, Any]] = {"expiry": {"message_ttl": 1000}, "limit": {"max_length": 1000}}
+SETTLE: dict[str, dict[str, Any]] = {"expiry": {"message_ttl": 1000}, "limit": {"max_length": 1000}}
 
 
-@pytest.mark.parametrize("why", LEAVE)
+@pytest.mark.parametrize("why", SETTLE)
 @pytest.mark.parametrize("limited", [False, True])
 def test_what_expires_or_is_too_much_becomes_dead_a_few_in_each_turn(
     simulated: SimulatedBroker, why: str, limited: bool
 ) -> None:
-    arguments = {"max_length_bytes": 1000, **LEAVE[why]} if limited else LEAVE[why]
+    arguments = {"max_length_bytes": 1000, **SETTLE[why]} if limited else SETTLE[why]
     queue = simulated.queue(
         "q", dead_letter_exchange="", dead_letter_routing_key="dead", **arguments
     )

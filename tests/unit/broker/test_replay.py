@@ -305,7 +305,7 @@ def slowly(simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch) -> Simul
     return simulated
 
 
-def parts(client: Client, name: str = "q") -> Iterator[None]:
+def in_chunks(client: Client, name: str = "q") -> Iterator[None]:
     """A replay into `browse`, part by part."""
     _, messages = labelled(REPLAY_EXCHANGE, name, "body", headers={"x-replay-to": "browse"})
     return client.channel.replay(messages, Flags())
@@ -314,7 +314,7 @@ def parts(client: Client, name: str = "q") -> Iterator[None]:
 def test_others_have_their_turn_while_a_history_is_read(
     slowly: SimulatedBroker, client: Client
 ) -> None:
-    replay = parts(client)
+    replay = in_chunks(client)
     next(replay)
     client.publish("", "plain", "between")
     slowly.settle()
@@ -330,7 +330,7 @@ def test_others_have_their_turn_while_a_history_is_read(
 def test_what_is_consumed_while_a_history_is_read_is_not_copied(
     slowly: SimulatedBroker, client: Client
 ) -> None:
-    replay = parts(client)
+    replay = in_chunks(client)
     next(replay)
     client.publish("", "q", "late")
     slowly.settle()
@@ -346,7 +346,7 @@ def test_what_is_consumed_while_a_history_is_read_is_not_copied(
 def test_what_leaves_a_history_before_it_is_read_is_not_copied(
     slowly: SimulatedBroker, client: Client
 ) -> None:
-    replay = parts(client)
+    replay = in_chunks(client)
     next(replay)
     slowly.vhost.queue(HISTORY).backlog.purge()
     list(replay)
@@ -357,7 +357,7 @@ def test_what_leaves_a_history_before_it_is_read_is_not_copied(
 def test_a_queue_that_is_deleted_while_it_is_read_is_not_replayed(
     slowly: SimulatedBroker, client: Client
 ) -> None:
-    replay = parts(client)
+    replay = in_chunks(client)
     next(replay)
     slowly.vhost.delete_queue(slowly.vhost.queue("q"))
     list(replay)

@@ -158,15 +158,15 @@ def test_what_cannot_be_read_now_goes_back_instead_of_being_sent_once_more(
     assert client.bodies("c") == BODIES
 
 
-def leave_by_reject(client: Client) -> None:
+def reject_all(client: Client) -> None:
     reject_until(client.channel, 0, requeue=False)
 
 
-def leave_by_recover(client: Client) -> None:
+def recover_all(client: Client) -> None:
     client.channel.recover(requeue=False)
 
 
-@pytest.mark.parametrize("leave", [leave_by_reject, leave_by_recover])
+@pytest.mark.parametrize("leave", [reject_all, recover_all])
 def test_one_that_is_damaged_is_left_to_the_next_start(
     simulated: SimulatedBroker,
     leave: Callable[[Client], None],
@@ -183,7 +183,7 @@ def test_one_that_is_damaged_is_left_to_the_next_start(
         rot.setattr(MemoryFile, "read", read_rotten)
         leave(client)
         simulated.settle()
-        found = client.bodies("c") if leave is leave_by_recover else simulated.ready("dead")
+        found = client.bodies("c") if leave is recover_all else simulated.ready("dead")
         assert found == ["good one", "good two"]
         assert "messages cannot be read" in caplog.text
     simulated.restart()

@@ -28,7 +28,7 @@ def test_of_sound_stores_the_same_is_said(tmp_path: Path, seed: int) -> None:
     history.steps(200)
     history.abandon()
     assert not check(directory).is_damaged
-    is_alike(directory, seed)
+    check_alike(directory, seed)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -40,10 +40,10 @@ def test_of_damaged_stores_the_same_is_said(tmp_path: Path, number: int) -> None
         directory = str(tmp_path / str(place))
         shutil.copytree(os.path.join(ROOT, case["store"]), directory)
         damage(directory, case["operations"])
-        is_alike(directory, rng.randrange(1000))
+        check_alike(directory, rng.randrange(1000))
 
 
-def is_alike(directory: str, seed: int) -> None:
+def check_alike(directory: str, seed: int) -> None:
     try:
         expected = check(directory)
     except StoreError as error:

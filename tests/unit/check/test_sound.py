@@ -9,7 +9,7 @@ from amqpstore_tools.check.engine import check
 from amqpstore_tools.check.findings import Finding
 from tests.unit.check.stores import History
 from tests.unit.copying.stores import make_store
-from tests.unit.offline.stores import leave_spares
+from tests.unit.offline.stores import write_spares
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -36,7 +36,7 @@ def test_spare_segments_are_noted(tmp_path: object) -> None:
     directory = os.path.join(str(tmp_path), "store")
     make_store(directory, close=False)
     before = check(directory)
-    leave_spares(directory)
+    write_spares(directory)
     checked = check(directory)
     text = "a spare segment: the next start removes it"
     assert list(checked.findings) == [

@@ -182,12 +182,12 @@ def stands_without_being_in_the_list(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupMember, "_may_stand", may_stand)
 
 
-def is_elected_by_an_old_list(patch: pytest.MonkeyPatch) -> None:
+def elected_by_an_old_list(patch: pytest.MonkeyPatch) -> None:
     # The floor has moved since, in most cases: comparing that would do as well.
     patch.setattr(electing, "election", without(keys.IN_SYNC, keys.FLOOR)(keys.election))
 
 
-def is_elected_whatever_has_changed(patch: pytest.MonkeyPatch) -> None:
+def elected_whatever_has_changed(patch: pytest.MonkeyPatch) -> None:
     every = (keys.LEADER, keys.STATE, keys.IN_SYNC, keys.FLOOR)
     patch.setattr(electing, "election", without(*every)(keys.election))
 
@@ -357,8 +357,8 @@ MUTANTS: tuple[tuple[Mutant, Story | None], ...] = (
     (changes_the_list_without_a_fence, Story.LATE_CHANGES),
     (repeats_a_transaction_blindly, Story.LATE_CHANGES),
     (stands_without_being_in_the_list, Story.OLD_LIST),
-    (is_elected_by_an_old_list, Story.OLD_LIST),
-    (is_elected_whatever_has_changed, Story.LATE_ELECTION),
+    (elected_by_an_old_list, Story.OLD_LIST),
+    (elected_whatever_has_changed, Story.LATE_ELECTION),
     (promises_while_it_stands, Story.LATE_ELECTION),
     (
         pair(takes_its_key_back_in_the_same_term, compares_batches_by_position_only),

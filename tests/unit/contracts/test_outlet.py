@@ -158,9 +158,9 @@ class RecordedSubject:
 def _in_words(told: Told) -> list[Heard]:
     match told:
         case Delivered(consumer_tag, tag, sent, redelivered):
-            return [("delivered", consumer_tag, tag, redelivered, *parts(sent))]
+            return [("delivered", consumer_tag, tag, redelivered, *heard_of(sent))]
         case Back(sent, reason):
-            return [("returned", reason, *parts(sent))]
+            return [("returned", reason, *heard_of(sent))]
         case Confirmed(tags):
             return [("confirmed", tag) for tag in tags]
         case Refused(tag):
@@ -242,7 +242,7 @@ def message(body: bytes, key: str = "key") -> Message:
     return Message(envelope(key=key), body)
 
 
-def parts(sent: Message) -> Heard:
+def heard_of(sent: Message) -> Heard:
     """A message as its client sees it."""
     its = sent.envelope
     return its.exchange, its.routing_key, its.properties, sent.body
@@ -262,7 +262,7 @@ def test_a_run_is_delivered_under_ascending_tags(subject: Subject) -> None:
     sent = [Message(same, b"a"), Message(same, b"longer"), Message(same, b"b"), message(b"c", "k")]
     subject.outlet.deliver(subject.consumers[0], 7, run_of(*sent))
     assert subject.heard() == [
-        ("delivered", "one", tag, False, *parts(one)) for tag, one in enumerate(sent, 7)
+        ("delivered", "one", tag, False, *heard_of(one)) for tag, one in enumerate(sent, 7)
     ]
 
 
@@ -291,7 +291,7 @@ def test_a_body_of_any_size(subject: Subject, size: int) -> None:
     subject.outlet.deliver(subject.consumers[0], 1, run_of(sent))
     subject.outlet.returned([sent], Returned.NO_ROUTE)
     delivered, returned = subject.heard()
-    assert delivered[4:] == returned[2:] == parts(sent)
+    assert delivered[4:] == returned[2:] == heard_of(sent)
 
 
 def test_what_is_delivered_stays_as_it_is(subject: Subject) -> None:
@@ -308,7 +308,7 @@ def test_what_is_delivered_stays_as_it_is(subject: Subject) -> None:
 def test_messages_come_back_with_the_reason(subject: Subject, reason: Returned) -> None:
     sent = [message(b"a"), message(b"b", "other")]
     subject.outlet.returned(sent, reason)
-    assert subject.heard() == [("returned", reason, *parts(one)) for one in sent]
+    assert subject.heard() == [("returned", reason, *heard_of(one)) for one in sent]
 
 
 def test_publishes_are_confirmed_one_by_one(subject: Subject) -> None:

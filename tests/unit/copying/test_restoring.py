@@ -31,7 +31,7 @@ def copy(path: Paths) -> str:
 
 
 @pytest.fixture
-def place(path: Paths) -> str:
+def target(path: Paths) -> str:
     with open_store(path("place")) as store:
         publish(store, "orders", [b"old"])
     return path("place")
@@ -52,19 +52,19 @@ def test_a_fresh_volume_is_empty(path: Paths, copy: str) -> None:
 
 @pytest.mark.parametrize("links", [True, False])
 def test_the_copy_takes_the_place_and_what_was_there_is_kept(
-    path: Paths, copy: str, place: str, links: bool
+    path: Paths, copy: str, target: str, links: bool
 ) -> None:
-    Path(place, "notes.txt").write_text("not the store's")
-    before, of_copy = contents(place), contents(copy)
-    restored = put(copy, place, links=links)
+    Path(target, "notes.txt").write_text("not the store's")
+    before, of_copy = contents(target), contents(copy)
+    restored = put(copy, target, links=links)
     assert restored.kept
-    assert restored.kept.startswith(f"{place}.before-restore-")
+    assert restored.kept.startswith(f"{target}.before-restore-")
     assert contents(restored.kept).keys() == before.keys()
     assert bodies(restored.kept) == {"orders": [b"old"]}
-    assert bodies(place) == bodies(path("original"))
+    assert bodies(target) == bodies(path("original"))
     assert contents(copy) == of_copy
-    assert not os.path.exists(f"{place}/COPY.json")
-    assert sorted(os.listdir(os.path.dirname(place))) == sorted(
+    assert not os.path.exists(f"{target}/COPY.json")
+    assert sorted(os.listdir(os.path.dirname(target))) == sorted(
         ["copy", "original", "place", os.path.basename(restored.kept)]
     )
 
@@ -93,11 +93,11 @@ def test_a_copy_is_restored_where_nothing_is(path: Paths, copy: str, there: str)
 )
 @pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
 def test_a_copy_that_is_not_what_it_was_is_refused(
-    path: Paths, copy: str, place: str, file: str, says: str, how: str, is_there: bool
+    path: Paths, copy: str, target: str, file: str, says: str, how: str, is_there: bool
 ) -> None:
     if not is_there:
-        shutil.rmtree(place)
-    before = contents(place)
+        shutil.rmtree(target)
+    before = contents(target)
     damaged = os.path.join(copy, file)
     if how == "missing":
         os.unlink(damaged)
@@ -109,39 +109,39 @@ def test_a_copy_that_is_not_what_it_was_is_refused(
             opened.seek(70)
             opened.write(b"\xff\xff\xff")
     with pytest.raises(CopyError, match=says):
-        put(copy, place)
-    assert contents(place) == before
-    assert os.path.exists(place) is is_there
-    assert not os.path.exists(f"{place}.restoring")
+        put(copy, target)
+    assert contents(target) == before
+    assert os.path.exists(target) is is_there
+    assert not os.path.exists(f"{target}.restoring")
 
 
-def test_a_copy_of_damage_is_restored_only_where_that_is_said(path: Paths, place: str) -> None:
+def test_a_copy_of_damage_is_restored_only_where_that_is_said(path: Paths, target: str) -> None:
     make_store(path("original"), batches=10)
     os.unlink(path("original/segments/0000000001.segment"))
     copy_store(path("original"), path("copy"), CopyOptions())
-    before = contents(place)
+    before = contents(target)
     with pytest.raises(CopyError, match=r"accept that with --damaged"):
-        put(path("copy"), place)
-    assert contents(place) == before
-    assert put(path("copy"), place, damaged=True).copied.damage
+        put(path("copy"), target)
+    assert contents(target) == before
+    assert put(path("copy"), target, damaged=True).copied.damage
 
 
 def test_a_copy_that_was_used_is_restored_without_its_list(
-    path: Paths, copy: str, place: str
+    path: Paths, copy: str, target: str
 ) -> None:
     with open_store(copy) as used:
         publish(used, "orders", [b"one more"])
     with pytest.raises(CopyError, match=r"remove its COPY\.json"):
-        put(copy, place)
+        put(copy, target)
     os.unlink(f"{copy}/COPY.json")
-    put(copy, place)
-    assert bodies(place)["orders"][-1] == b"one more"
+    put(copy, target)
+    assert bodies(target)["orders"][-1] == b"one more"
 
 
-def test_a_store_that_is_open_is_not_replaced(copy: str, place: str) -> None:
-    with open_store(place), pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
-        put(copy, place)
-    assert bodies(place) == {"orders": [b"old"]}
+def test_a_store_that_is_open_is_not_replaced(copy: str, target: str) -> None:
+    with open_store(target), pytest.raises(StoreLockedError, match=f"process {os.getpid()}"):
+        put(copy, target)
+    assert bodies(target) == {"orders": [b"old"]}
 
 
 def test_what_is_no_store_is_not_replaced(path: Paths, copy: str) -> None:
@@ -156,26 +156,26 @@ def test_what_is_no_store_is_not_replaced(path: Paths, copy: str) -> None:
     assert contents(path("place")) == {"notes.txt": b"not a store"}
 
 
-def test_what_is_in_the_way_is_left_alone(copy: str, place: str) -> None:
-    os.mkdir(f"{place}.restoring")
-    Path(f"{place}.restoring", "mine").touch()
+def test_what_is_in_the_way_is_left_alone(copy: str, target: str) -> None:
+    os.mkdir(f"{target}.restoring")
+    Path(f"{target}.restoring", "mine").touch()
     with pytest.raises(CopyError, match="is in the way"):
-        put(copy, place)
-    assert os.listdir(f"{place}.restoring") == ["mine"]
+        put(copy, target)
+    assert os.listdir(f"{target}.restoring") == ["mine"]
 
 
-def test_what_a_crash_left_beside_is_removed(path: Paths, copy: str, place: str) -> None:
-    os.mkdir(f"{place}.restoring")
-    Path(f"{place}.restoring", "amqpstore-work").touch()
-    shutil.copytree(copy, f"{place}.restoring/store")
-    put(copy, place)
-    assert bodies(place) == bodies(path("original"))
-    assert not os.path.exists(f"{place}.restoring")
+def test_what_a_crash_left_beside_is_removed(path: Paths, copy: str, target: str) -> None:
+    os.mkdir(f"{target}.restoring")
+    Path(f"{target}.restoring", "amqpstore-work").touch()
+    shutil.copytree(copy, f"{target}.restoring/store")
+    put(copy, target)
+    assert bodies(target) == bodies(path("original"))
+    assert not os.path.exists(f"{target}.restoring")
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EACCES])
 def test_a_file_system_that_cannot_exchange_names(
-    path: Paths, copy: str, place: str, monkeypatch: pytest.MonkeyPatch, number: int
+    path: Paths, copy: str, target: str, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def fail(*_: str) -> None:
         raise OSError(number, os.strerror(number))
@@ -183,26 +183,26 @@ def test_a_file_system_that_cannot_exchange_names(
     monkeypatch.setattr(swapping, "exchange", fail)
     if number == errno.EACCES:
         with pytest.raises(OSError, match="Permission"):
-            put(copy, place)
-        assert bodies(place) == {"orders": [b"old"]}
-        assert not [name for name in os.listdir(os.path.dirname(place)) if "restor" in name]
+            put(copy, target)
+        assert bodies(target) == {"orders": [b"old"]}
+        assert not [name for name in os.listdir(os.path.dirname(target)) if "restor" in name]
         return
-    restored = put(copy, place)
+    restored = put(copy, target)
     assert restored.kept
     assert bodies(restored.kept) == {"orders": [b"old"]}
-    assert bodies(place) == bodies(path("original"))
+    assert bodies(target) == bodies(path("original"))
 
 
 def test_a_mount_point_is_not_replaced(
-    copy: str, place: str, monkeypatch: pytest.MonkeyPatch
+    copy: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os.path, "ismount", lambda _path: True)
     with pytest.raises(CopyError, match="mount point"):
-        put(copy, place)
+        put(copy, target)
 
 
-def test_a_link_to_a_data_directory_stays_one(path: Paths, copy: str, place: str) -> None:
-    os.symlink(place, path("link"))
+def test_a_link_to_a_data_directory_stays_one(path: Paths, copy: str, target: str) -> None:
+    os.symlink(target, path("link"))
     put(copy, path("link"))
     assert os.path.islink(path("link"))
-    assert bodies(place) == bodies(path("original"))
+    assert bodies(target) == bodies(path("original"))

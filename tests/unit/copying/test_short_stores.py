@@ -33,7 +33,7 @@ def lose_file(path: Path) -> None:
     (path / SEGMENTS / segment_name(4)).unlink()
 
 
-def lose_part(path: Path) -> None:
+def lose_end(path: Path) -> None:
     segment = path / SEGMENTS / segment_name(4)
     segment.write_bytes(segment.read_bytes().rstrip(b"\0")[:-60])
 
@@ -43,7 +43,7 @@ def lose_middle(path: Path) -> None:
 
 
 Losing = Callable[[Path], None]
-LOSING = [lose_content, lose_file, lose_part, lose_middle]
+LOSING = [lose_content, lose_file, lose_end, lose_middle]
 
 
 def shortfall(path: Path) -> int:

@@ -152,7 +152,7 @@ def miscounts(store: Store) -> None:
         store.recovery_report.kept[queue_id] += 1
 
 
-def leaves_an_index_file(patch: pytest.MonkeyPatch) -> None:
+def keeps_an_index_file(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint that does not remove a file without a row, as if its removal had been lost."""
     checkpoint = Maintenance.checkpoint
 

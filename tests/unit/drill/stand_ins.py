@@ -32,7 +32,7 @@ _ENVELOPE = Envelope("", "drill", b"\x10\x00\x02")
 _MESSAGES = 10
 _BATCHES = 7
 _NO_RESERVE = Options(reserve_bytes=0, least_free_bytes=0)
-_AT_THE_END = [Key(1000, 0, place) for place in range(_MESSAGES)]
+_AT_THE_END = [Key(1000, 0, index) for index in range(_MESSAGES)]
 """Messages that are confirmed when all members of a group are killed."""
 
 _SOUND = own_disk.Syncs(200, 800e-6, 400e-6, "vda", 200, 200, has_cache=True)
@@ -64,8 +64,8 @@ def _work(
     store = broker.store
     queues = {queue.definition["name"]: queue for queue in store.queues.values()}  # type: ignore[index]
     for publisher in (*PUBLISHERS, TRANSACTED):
-        for place in range(_MESSAGES):
-            key = Key(run.round, publisher, place)
+        for index in range(_MESSAGES):
+            key = Key(run.round, publisher, index)
             message = Message(_ENVELOPE, body_of(key))
             store.publish([queues[name] for name in routes_of(key)], [message])
             known.sent.append(key)
@@ -201,7 +201,7 @@ class Drainer:
 def _work_in_group(
     run: DrillRun, _group: Group, known: cluster._Known, _rng: random.Random
 ) -> tuple[str, int]:
-    keys = [Key(run.round, 0, place) for place in range(_MESSAGES)]
+    keys = [Key(run.round, 0, index) for index in range(_MESSAGES)]
     for key in keys:
         for name in routes_of(key):
             Group.queues[name].append(body_of(key))

@@ -109,17 +109,17 @@ def test_a_bad_body_is_refused(disk: Disk, bad: list[Message], *, in_transaction
 
 
 def test_a_body_that_no_record_holds_is_refused(disk: Disk) -> None:
-    def place(store: Store, queue: Queue) -> None:
+    def enqueue(store: Store, queue: Queue) -> None:
         store.enqueue([Placement(queue)], [Message(ENVELOPE, Long(b""))])
 
-    check_refused(disk, place)
+    check_refused(disk, enqueue)
 
 
 def test_a_negative_number_of_messages_is_refused(disk: Disk) -> None:
-    def place(store: Store, queue: Queue) -> None:
+    def enqueue(store: Store, queue: Queue) -> None:
         store.enqueue([Placement(queue, 0, -1)], messages(b"bad"))
 
-    check_refused(disk, place)
+    check_refused(disk, enqueue)
 
 
 def test_a_bool_is_not_a_count(disk: Disk) -> None:

@@ -62,7 +62,7 @@ def rows(path: str) -> dict[str, dict[str, Value]]:
         catalog.close()
 
 
-def places(content: bytes) -> Iterator[int]:
+def offsets(content: bytes) -> Iterator[int]:
     """Offsets of bytes that mean something: mostly those that are not zero."""
     for place, byte in enumerate(content):
         if byte or place % 4096 < 16 or place < _META_BYTES or 0 <= place - 4096 < _META_BYTES:
@@ -103,9 +103,9 @@ def check_flips(whole: str, scratch: Path, flips: list[tuple[int, int]]) -> Coun
 def test_a_bit_anywhere_in_the_catalog(whole: str, tmp_path: Path) -> None:
     content = Path(whole, "catalog", "data.mdb").read_bytes()
     rng = random.Random("rot")
-    meta = [place for place in places(content) if place < 4096 + _META_BYTES]
+    meta = [place for place in offsets(content) if place < 4096 + _META_BYTES]
     flips = [(place, rng.randrange(8)) for place in meta[::5]]
-    flips += [(place, rng.randrange(8)) for place in rng.sample(list(places(content)), 150)]
+    flips += [(place, rng.randrange(8)) for place in rng.sample(list(offsets(content)), 150)]
     said = check_flips(whole, tmp_path, flips)
     assert min(said["row"], said["page"], said["nothing"]) > 10
 
@@ -187,7 +187,7 @@ def test_nothing_that_lmdb_writes_is_called_damaged(tmp_path: Path, commits: int
 @pytest.mark.parametrize("bit", range(8))
 def test_every_bit_of_the_catalog(whole: str, tmp_path: Path, bit: int) -> None:
     content = Path(whole, "catalog", "data.mdb").read_bytes()
-    check_flips(whole, tmp_path, [(place, bit) for place in places(content)])
+    check_flips(whole, tmp_path, [(place, bit) for place in offsets(content)])
 
 
 def test_a_row_that_is_damaged_is_named_and_nothing_is_changed(whole: str, tmp_path: Path) -> None:
@@ -317,8 +317,8 @@ def test_a_row_with_one_wrong_bit_is_named_and_mended(
     path = Path(directory, "catalog", "data.mdb")
     content = bytearray(path.read_bytes())
     # Pages that are not used any more have rows too: a bit there is not the catalog's.
-    places = [one.start() for one in re.finditer(field, bytes(content))]
-    for place in reversed(places):
+    offsets = [one.start() for one in re.finditer(field, bytes(content))]
+    for place in reversed(offsets):
         content[place] ^= 1
         path.write_bytes(content)
         damaged = [one for one in check(directory).findings if one.code == "row-damaged"]

@@ -44,7 +44,7 @@ class Others:
                     continue
             file.truncate(file.tell() - left_bytes)
 
-    def leave(self) -> None:
+    def free(self) -> None:
         os.remove(self._path)
 
 
@@ -140,7 +140,7 @@ def test_restarts_on_a_full_disk_serve_and_ack(disk: str, restarts: int) -> None
     (queue,) = queues_of(store)
     assert queue.ready_count == 400
     consume(store, queue, 400)
-    others.leave()
+    others.free()
     store.upkeep.housekeep()
     assert has_reserve(store)
     store.publish([queue], messages(b"after"))

@@ -10,7 +10,7 @@ from amqpstore.system.clock import SimulatedClock
 from tests.unit.engine.stores import TRANSIENT, Disk, bodies, messages, queue_named
 
 LARGE = bytes(range(256)) * 40
-PARTS = 11
+CHUNKS = 11
 """Calls that read LARGE, with the one that finds it."""
 
 LIMITS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_chunk_bytes=1024)
@@ -41,7 +41,7 @@ def test_a_large_message_takes_some_calls(disk: Disk) -> None:
     store = disk.open()
     one = queue_named(store, "one")
     assert attempts(store, one) == (1, [b"before"])
-    assert attempts(store, one) == (PARTS, [LARGE])
+    assert attempts(store, one) == (CHUNKS, [LARGE])
     assert attempts(store, one) == (1, [b"after"])
     store.close()
 
@@ -62,12 +62,12 @@ def test_as_many_are_read_at_a_time_as_memory_allows(disk: Disk) -> None:
     queues = [queue_named(store, name) for name in ("one", "two", "three")]
     for queue in queues:
         assert attempts(store, queue) == (1, [b"before"])
-    for _ in range(PARTS - 1):
+    for _ in range(CHUNKS - 1):
         found = [store.take(queue, 1, in_chunks=True) for queue in queues]
         assert all(isinstance(one, PartlyReadError) for one in found)
     assert attempts(store, queues[0]) == (1, [LARGE])
     assert attempts(store, queues[1]) == (1, [LARGE])
-    assert attempts(store, queues[2]) == (PARTS, [LARGE])
+    assert attempts(store, queues[2]) == (CHUNKS, [LARGE])
     store.close()
 
 
@@ -80,8 +80,8 @@ def test_what_nobody_asks_for_any_more_makes_room(disk: Disk) -> None:
     assert isinstance(disk.clock, SimulatedClock)
     disk.clock.advance(2000)
     assert store.read_again() == {}
-    assert attempts(store, queues[2]) == (PARTS, [LARGE])
-    assert attempts(store, queues[0]) == (PARTS, [LARGE])
+    assert attempts(store, queues[2]) == (CHUNKS, [LARGE])
+    assert attempts(store, queues[0]) == (CHUNKS, [LARGE])
     store.close()
 
 
@@ -92,7 +92,7 @@ def test_damage_is_told_as_if_it_were_read_whole(disk: Disk) -> None:
     assert isinstance(store.take(one, 1, in_chunks=True), PartlyReadError)
     disk.flip(1, disk.read(1).index(LARGE) + 9_000)
     found: object = None
-    for _ in range(PARTS - 1):
+    for _ in range(CHUNKS - 1):
         found = store.take(one, 1, in_chunks=True)
         assert not isinstance(found, Run)
     assert isinstance(found, MessageDamagedError)
@@ -118,5 +118,5 @@ def test_a_transient_message_is_read_in_parts_too(tmp_path: Path) -> None:
     queue = store.create_queue("q", durable=False)
     store.publish([queue], messages(LARGE, envelope=TRANSIENT))
     store.upkeep.housekeep()
-    assert attempts(store, queue) == (PARTS, [LARGE])
+    assert attempts(store, queue) == (CHUNKS, [LARGE])
     store.close()

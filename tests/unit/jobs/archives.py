@@ -20,7 +20,7 @@ _EVENTS = {"ENQUEUE": PUBLISH, "ACK": "ack", "DELIVERED": "deliver", "PURGE": "p
 Event = tuple[int, str, int, int, int]
 """LSN, event, queue id, position, count."""
 
-Place = tuple[int, int]
+QueuePosition = tuple[int, int]
 """Queue id and position."""
 
 
@@ -69,10 +69,10 @@ def log_of(directory: str) -> Counter[Event]:
     return found
 
 
-def held_by(rows: Iterable[dict[str, Any]]) -> dict[Place, bytes | None]:
+def held_by(rows: Iterable[dict[str, Any]]) -> dict[QueuePosition, bytes | None]:
     """Return what queues hold in the end, as an archive says it: places and bodies."""
-    came: dict[Place, bytes | None] = {}
-    left: set[Place] = set()
+    came: dict[QueuePosition, bytes | None] = {}
+    left: set[QueuePosition] = set()
     gone = set()
     for row in rows:
         positions = range(row["position"], row["position"] + row["count"])
@@ -88,7 +88,7 @@ def held_by(rows: Iterable[dict[str, Any]]) -> dict[Place, bytes | None]:
     }
 
 
-def held_in(directory: str) -> dict[Place, bytes]:
+def held_in(directory: str) -> dict[QueuePosition, bytes]:
     """The same, as the store says it."""
     found = {}
     with StoreImage.open(directory) as image:

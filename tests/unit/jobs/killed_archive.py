@@ -9,7 +9,16 @@ import shutil
 import sys
 from collections import Counter
 
-from tests.unit.jobs.archives import Event, Place, events_of, held_by, held_in, log_of, rows_of, run
+from tests.unit.jobs.archives import (
+    Event,
+    QueuePosition,
+    events_of,
+    held_by,
+    held_in,
+    log_of,
+    rows_of,
+    run,
+)
 
 _WATCHED = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree")
 
@@ -56,7 +65,9 @@ def killed_at(moment: int, directory: str, out: str) -> None:
     os._exit(0)
 
 
-def check(directory: str, out: str, expected: Counter[Event], held: dict[Place, bytes]) -> int:
+def check(
+    directory: str, out: str, expected: Counter[Event], held: dict[QueuePosition, bytes]
+) -> int:
     run(directory, out)
     rows = rows_of(out)
     files = [name for _, _, names in os.walk(out) for name in names]

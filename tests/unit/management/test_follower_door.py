@@ -34,7 +34,7 @@ FIGURES = FollowerFigures(
 )
 
 
-class Place:
+class Follower:
     """A follower that is asked."""
 
     def __init__(self) -> None:
@@ -75,23 +75,23 @@ class Place:
 
 
 @asynccontextmanager
-async def answering() -> AsyncGenerator[Place]:
-    place = Place()
+async def answering() -> AsyncGenerator[Follower]:
+    follower = Follower()
     (listener,) = await listen([("127.0.0.1", 0)])
-    place.port = listener.getsockname()[1]
+    follower.port = listener.getsockname()[1]
     with trio.fail_after(PATIENT_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(FollowerDoor(lambda: place.now()).run, [listener])
-            yield place
+            nursery.start_soon(FollowerDoor(lambda: follower.now()).run, [listener])
+            yield follower
             nursery.cancel_scope.cancel()
 
 
-def asked(test: Callable[[Place], Awaitable[Any]]) -> Callable[[], None]:
+def asked(test: Callable[[Follower], Awaitable[Any]]) -> Callable[[], None]:
     """Make a test that runs with a follower."""
 
     async def run() -> None:
-        async with answering() as place:
-            await test(place)
+        async with answering() as follower:
+            await test(follower)
 
     def wrapper() -> None:
         trio.run(run)
@@ -101,9 +101,11 @@ def asked(test: Callable[[Place], Awaitable[Any]]) -> Callable[[], None]:
 
 
 @asked
-async def test_a_follower_has_metrics_of_its_disk_its_memory_and_its_lag(place: Place) -> None:
+async def test_a_follower_has_metrics_of_its_disk_its_memory_and_its_lag(
+    follower: Follower,
+) -> None:
     for path in ("/metrics", "/metrics/per-object", "/metrics/detailed?family=node_metrics"):
-        status, body = await place.ask(path)
+        status, body = await follower.ask(path)
         assert status == 200
         families = text_string_to_metric_families(body.decode())
         found = {one.name: one.value for family in families for one in family.samples}
@@ -118,37 +120,37 @@ async def test_a_follower_has_metrics_of_its_disk_its_memory_and_its_lag(place: 
 
 
 @asked
-async def test_load_balancers_hear_from_a_follower_who_leads(place: Place) -> None:
+async def test_load_balancers_hear_from_a_follower_who_leads(follower: Follower) -> None:
     follows = "this member follows: 10.0.0.1:5673 leads"
-    assert await place.reason("/health/leader") == (503, follows)
-    assert await place.reason("/health/live") == (200, "")
-    assert await place.reason("/health/ready") == (200, "")
-    assert await place.reason("/health/alarms") == (200, "")
-    assert await place.reason("/health/damage") == (200, "")
-    place.figures = FIGURES._replace(leader="", is_damaged=True)
-    assert (await place.ask("/health/live"))[0] == 200
+    assert await follower.reason("/health/leader") == (503, follows)
+    assert await follower.reason("/health/live") == (200, "")
+    assert await follower.reason("/health/ready") == (200, "")
+    assert await follower.reason("/health/alarms") == (200, "")
+    assert await follower.reason("/health/damage") == (200, "")
+    follower.figures = FIGURES._replace(leader="", is_damaged=True)
+    assert (await follower.ask("/health/live"))[0] == 200
     for path in ("/health/ready", "/health/leader"):
-        assert await place.reason(path) == (503, "nobody leads, as far as this member knows")
-    assert (await place.ask("/health/damage"))[0] == 503
-    place.figures = FIGURES._replace(takes_clients=False)
-    assert (await place.ask("/health/ready"))[0] == 503
-    assert (await place.ask("/api/overview"))[0] == 404
+        assert await follower.reason(path) == (503, "nobody leads, as far as this member knows")
+    assert (await follower.ask("/health/damage"))[0] == 503
+    follower.figures = FIGURES._replace(takes_clients=False)
+    assert (await follower.ask("/health/ready"))[0] == 503
+    assert (await follower.ask("/api/overview"))[0] == 404
 
 
 @asked
-async def test_silent_connections_keep_nobody_out(place: Place) -> None:
-    silent = [await place.connect() for _ in range(follower_door._MAX_CLIENTS)]
-    assert (await place.ask("/health/live"))[0] == 200
+async def test_silent_connections_keep_nobody_out(follower: Follower) -> None:
+    silent = [await follower.connect() for _ in range(follower_door._MAX_CLIENTS)]
+    assert (await follower.ask("/health/live"))[0] == 200
     assert await silent[0].receive_some() == b""
     for one in silent:
         await one.aclose()
 
 
 @asked
-async def test_an_answer_that_fails_ends_no_other(place: Place) -> None:
+async def test_an_answer_that_fails_ends_no_other(follower: Follower) -> None:
     def fail() -> FollowerFigures:
         raise ValueError("broken")
 
-    place.now = fail
-    assert (await place.ask("/metrics"))[0] == 500
-    assert (await place.ask("/health/live"))[0] == 200
+    follower.now = fail
+    assert (await follower.ask("/metrics"))[0] == 500
+    assert (await follower.ask("/health/live"))[0] == 200

@@ -238,7 +238,7 @@ def consume_with_acks(scene: Scene) -> None:
     scene.client.expect_content(1)
 
 
-def leave_memory(scene: Scene) -> None:
+def be_paged_out(scene: Scene) -> None:
     """More is published than memory takes, and is read back."""
     declare(scene.client, "large")
     for _ in range(3 * MEMORY_BYTES // len(BODY)):
@@ -292,7 +292,7 @@ def exceed_the_deliveries(scene: Scene) -> None:
     settle(scene.client, get(scene.client, "limited"), wire_client.BASIC_REJECT, 1)
 
 
-def leave_letters_waiting(scene: Scene) -> None:
+def have_letters_wait(scene: Scene) -> None:
     """No queue takes them."""
     declare(scene.client, "full", max_length=0, overflow="reject-publish")
     die_at_least_once(scene, "waiting", "full")
@@ -413,14 +413,14 @@ DEEDS: tuple[Callable[[Scene], None], ...] = (
     requeue_and_get_again,
     consume_without_acks,
     consume_with_acks,
-    leave_memory,
+    be_paged_out,
     read_back,
     end_a_compaction,
     reject,
     expire,
     exceed_the_length,
     exceed_the_deliveries,
-    leave_letters_waiting,
+    have_letters_wait,
     die_at_least_once,
     fail_in_a_queue,
     allow_more_memory,

@@ -92,11 +92,11 @@ def make_busy(directory: str) -> str:
     take(store, audit, 2)
     store.sync()
     store.abandon()
-    leave_spares(directory)
+    write_spares(directory)
     return directory
 
 
-def leave_spares(directory: str) -> None:
+def write_spares(directory: str) -> None:
     """Leave spare segments as crashes do: full of zeros, with all that a segment had, and with a
     name as a segment too.
     """

@@ -172,7 +172,7 @@ class Evidence:
     """
 
     numbers: dict[int, int] = field(default_factory=dict)
-    places: set[Enqueued] = field(default_factory=set)
+    enqueued: set[Enqueued] = field(default_factory=set)
     acked: set[tuple[int, int]] = field(default_factory=set)
     torn: set[int] = field(default_factory=set)
 
@@ -195,7 +195,7 @@ class Evidence:
                 elif record.kind == Kind.INDEX:
                     queue_id, entries = decode_block(payload)
                     for sequence, one in zip(entries.sequences, entries.ids, strict=True):
-                        out.places.add(Enqueued(queue_id, sequence, one))
+                        out.enqueued.add(Enqueued(queue_id, sequence, one))
         return out
 
     def _add(self, operations: list[Operation]) -> None:
@@ -203,7 +203,7 @@ class Evidence:
             for place in range(one.message_count):
                 sequence = one.first_sequence + place
                 if one.kind == OperationKind.ENQUEUE:
-                    self.places.add(Enqueued(one.queue_id, sequence, one.first_id + place))
+                    self.enqueued.add(Enqueued(one.queue_id, sequence, one.first_id + place))
                 elif one.kind in (OperationKind.ACK, OperationKind.PURGE):
                     self.acked.add((one.queue_id, sequence))
 

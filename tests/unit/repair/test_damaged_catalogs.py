@@ -119,17 +119,17 @@ def of_another_version(path: Path) -> None:
     file.write_bytes(content)
 
 
-def directory_in_its_place(path: Path) -> None:
+def directory_instead(path: Path) -> None:
     file_missing(path)
     (path / CATALOG / CATALOG_FILE).mkdir()
 
 
-def file_in_place_of_the_folder(path: Path) -> None:
+def file_instead_of_the_folder(path: Path) -> None:
     missing(path)
     (path / CATALOG).write_bytes(b"catalog")
 
 
-def fifo_in_its_place(path: Path) -> None:
+def fifo_instead(path: Path) -> None:
     file_missing(path)
     os.mkfifo(path / CATALOG / CATALOG_FILE)
 
@@ -147,7 +147,7 @@ def of_another_store(path: Path) -> None:
 
 DAMAGES = [
     *(missing, file_missing, empty, cut, cut_to_metas, zeros, page_of_garbage, metas_of_garbage),
-    *(of_another_version, directory_in_its_place, file_in_place_of_the_folder, fifo_in_its_place),
+    *(of_another_version, directory_instead, file_instead_of_the_folder, fifo_instead),
     *(link_to_nowhere, of_another_store),
 ]
 
@@ -273,7 +273,7 @@ def test_beside_a_broker_too(
         lock.close()
 
 
-@pytest.mark.parametrize("damage", [missing, cut, fifo_in_its_place])
+@pytest.mark.parametrize("damage", [missing, cut, fifo_instead])
 @pytest.mark.parametrize(
     "verb", [("compact", "DIR"), ("import", "DIR", "FILE"), ("users", "list", "--data", "DIR")]
 )

@@ -53,7 +53,7 @@ class Damage(NamedTuple):
     """What happens to one file: it is the `place`-th of those there, in order of names."""
 
     kind: str
-    place: int
+    number: int
     offset: int
 
 
@@ -74,7 +74,7 @@ class Mixture(NamedTuple):
 
 KINDS = ("zeros", "page", "flip", "cut", "remove", "rename", "lost", "quarantine", "swap")
 moments = st.integers(0, MOMENTS - 1)
-places = st.integers(0, 40)
+indexes = st.integers(0, 40)
 mixtures = st.builds(
     Mixture,
     st.integers(0, SEEDS - 1),
@@ -82,9 +82,9 @@ mixtures = st.builds(
     moments,
     moments,
     moments,
-    st.lists(st.tuples(places, moments), max_size=3),
+    st.lists(st.tuples(indexes, moments), max_size=3),
     st.lists(
-        st.builds(Damage, st.sampled_from(KINDS), places, st.integers(0, 1 << 16)), max_size=3
+        st.builds(Damage, st.sampled_from(KINDS), indexes, st.integers(0, 1 << 16)), max_size=3
     ),
 )
 
@@ -138,7 +138,7 @@ def _names(directory: str) -> list[str]:
 
 def _damage(directory: str, damage: Damage) -> str:
     names = _names(directory)
-    name = names[damage.place % len(names)]
+    name = names[damage.number % len(names)]
     path = os.path.join(directory, name)
     content = Path(path).read_bytes()
     offset = damage.offset % max(len(content), 1)
@@ -165,7 +165,7 @@ def _damage(directory: str, damage: Damage) -> str:
         name_there = f"#{damage.offset}" if damage.kind == "lost" else os.path.basename(name)
         os.rename(path, os.path.join(to, name_there))
     elif damage.kind == "swap":
-        other = names[(damage.place + 1) % len(names)]
+        other = names[(damage.number + 1) % len(names)]
         if not other.startswith("catalog/"):
             there = os.path.join(directory, other)
             Path(path).write_bytes(Path(there).read_bytes())
@@ -198,7 +198,7 @@ def wrong_in(chronicle: Chronicle, evidence: Evidence, queues: dict[str, list[in
     found = []
     lost = set(queues.get(LOST_AND_FOUND, ()))
     placed: dict[int, dict[int, int]] = {}
-    for one in evidence.places:
+    for one in evidence.enqueued:
         if one.message_id in evidence.numbers:
             number = evidence.numbers[one.message_id]
             placed.setdefault(one.queue_id, {})[number] = one.sequence
@@ -215,12 +215,12 @@ def wrong_in(chronicle: Chronicle, evidence: Evidence, queues: dict[str, list[in
             found.append(f"{name} has {strange}, which were never in it")
         if mine != [one for one in published if one in set(mine)]:
             found.append(f"{name} is not in order: {mine}")
-        places = placed.get(queue_id, {})
-        acked = {one for one in mine if (queue_id, places.get(one)) in evidence.acked}
+        indexes = placed.get(queue_id, {})
+        acked = {one for one in mine if (queue_id, indexes.get(one)) in evidence.acked}
         if acked:
             found.append(f"{name} has {sorted(acked)} again, which were acked")
         live = chronicle.live.get(queue_id, set()) & there
-        if missing := (live & places.keys()).difference(mine):
+        if missing := (live & indexes.keys()).difference(mine):
             found.append(f"{name} lacks {sorted(missing)}")
         # Nothing tells that a message which is known to be elsewhere was here, too.
         if missing := (live - somewhere).difference(mine, lost):
@@ -300,7 +300,7 @@ def lost_in(chronicle: Chronicle, evidence: Evidence) -> set[tuple[int, int]]:
     """
     return {
         (one.queue_id, one.message_id)
-        for one in evidence.places
+        for one in evidence.enqueued
         # A chronicle's messages have the ids after their numbers.
         if one.message_id - 1 in chronicle.live.get(one.queue_id, ())
         and one.message_id not in evidence.numbers
@@ -312,8 +312,8 @@ def lost_in(chronicle: Chronicle, evidence: Evidence) -> set[tuple[int, int]]:
 def wrong_in_claims(
     chronicle: Chronicle, evidence: Evidence, directory: str, plan: RepairPlan
 ) -> list[str]:
-    """Return where fewer messages are called lost than are known to be: some file has their places,
-    none has their records.
+    """Return where fewer messages are called lost than are known to be: some file has their
+    places, none has their records.
     """
     lost = lost_in(chronicle, evidence)
     found = []

@@ -28,7 +28,7 @@ from amqpstore_tools.repair.undo import undo
 from fixtures import make_damage
 from fixtures.damaging import damage
 from fixtures.survivors import survivors
-from tests.unit.offline.stores import leave_spares
+from tests.unit.offline.stores import write_spares
 from tests.unit.repair.mending import mend, plan_of
 
 GOLDEN = Path(make_damage.__file__).parent / "v1/golden/store"
@@ -38,7 +38,7 @@ GOLDEN = Path(make_damage.__file__).parent / "v1/golden/store"
 def broken(tmp_path: Path) -> str:
     """A store with a flipped bit in a segment, and spare segments."""
     directory = str(shutil.copytree(GOLDEN, tmp_path / "store"))
-    leave_spares(directory)
+    write_spares(directory)
     damage(directory, [{"do": "flip", "file": make_damage.LOG, "offset": 300, "bit": 1}])
     return directory
 
@@ -108,7 +108,7 @@ def test_a_plan_without_a_step_is_good_for_any_sound_state(
 
 def test_a_sound_store_has_a_plan_without_a_step(tmp_path: Path) -> None:
     directory = str(shutil.copytree(GOLDEN, tmp_path / "store"))
-    leave_spares(directory)
+    write_spares(directory)
     before = listing(directory)
     plan, repair = mend(directory)
     assert (plan.steps, plan.moves, plan.makes, repair) == ([], [], [], None)

@@ -23,7 +23,7 @@ SECOND = KnownLeader("second", "2", 2)
 HEADER = encode_header(ClientAddress("192.0.2.1", 1, "192.0.2.2", 2, "amqp"))
 
 
-class Place:
+class Setting:
     """A follower's proxy, and a leader that takes what is passed on."""
 
     def __init__(self) -> None:
@@ -86,29 +86,29 @@ async def received(connection: ProxiedSocket, size: int) -> bytes:
 
 
 @asynccontextmanager
-async def running() -> AsyncGenerator[Place]:
-    place = Place()
-    proxy = Proxy(lambda: place.leader, place.connect)
+async def running() -> AsyncGenerator[Setting]:
+    setting = Setting()
+    proxy = Proxy(lambda: setting.leader, setting.connect)
     listener, of_http = await listen([("127.0.0.1", 0), ("127.0.0.1", 0)])
-    place.port, place.http_port = (one.getsockname()[1] for one in (listener, of_http))
+    setting.port, setting.http_port = (one.getsockname()[1] for one in (listener, of_http))
     with trio.fail_after(PATIENT_S):
         async with trio.open_nursery() as nursery:
             listeners: list[tuple[Scheme, socket.socket]] = [("amqp", listener), ("http", of_http)]
             nursery.start_soon(proxy.run, listeners)
-            yield place
+            yield setting
             nursery.cancel_scope.cancel()
-    place.close()
+    setting.close()
 
 
-Test = Callable[[Place], Awaitable[Any]]
+Test = Callable[[Setting], Awaitable[Any]]
 
 
 def proxied(test: Test) -> Callable[[], None]:
     """Make a test that runs with a proxy."""
 
     async def run() -> None:
-        async with running() as place:
-            await test(place)
+        async with running() as setting:
+            await test(setting)
 
     def wrapper() -> None:
         trio.run(run)
@@ -118,21 +118,21 @@ def proxied(test: Test) -> Callable[[], None]:
 
 
 @proxied
-async def test_a_client_is_passed_on_with_its_address(place: Place) -> None:
-    client, there = await place.pair()
+async def test_a_client_is_passed_on_with_its_address(setting: Setting) -> None:
+    client, there = await setting.pair()
     assert there.getpeername() == client.socket.getsockname()
-    assert there.getsockname() == ("127.0.0.1", place.port)
+    assert there.getsockname() == ("127.0.0.1", setting.port)
     there.send(b"answer")
     assert await client.receive_some() == b"answer"
-    assert place.dialled == ["first"]
+    assert setting.dialled == ["first"]
     there.close()
     assert await client.receive_some() == b""
     await client.aclose()
 
 
 @proxied
-async def test_what_one_side_has_ended_the_other_one_still_answers(place: Place) -> None:
-    client, there = await place.pair()
+async def test_what_one_side_has_ended_the_other_one_still_answers(setting: Setting) -> None:
+    client, there = await setting.pair()
     await client.send_eof()
     assert await received(there, 1) == b""
     there.send(b"last words")
@@ -143,8 +143,8 @@ async def test_what_one_side_has_ended_the_other_one_still_answers(place: Place)
 
 
 @proxied
-async def test_a_side_that_does_not_read_holds_the_other_one_back(place: Place) -> None:
-    client, there = await place.pair()
+async def test_a_side_that_does_not_read_holds_the_other_one_back(setting: Setting) -> None:
+    client, there = await setting.pair()
     await client.send_all(b"x" * 65_536)
     sent = 65_536
     with trio.move_on_after(1.0):
@@ -158,36 +158,36 @@ async def test_a_side_that_does_not_read_holds_the_other_one_back(place: Place) 
 
 
 @proxied
-async def test_another_leader_ends_the_connections_to_the_former_one(place: Place) -> None:
+async def test_another_leader_ends_the_connections_to_the_former_one(setting: Setting) -> None:
     """Without its key in etcd a leader may go on: only another one ends it."""
-    client, there = await place.pair()
-    place.leader = None
+    client, there = await setting.pair()
+    setting.leader = None
     await trio.sleep(0.3)
     there.send(b"goes on")
     assert await client.receive_some() == b"goes on"
-    place.leader = SECOND
+    setting.leader = SECOND
     assert await received(there, 1) == b""
     assert await client.receive_some() == b""
     there.close()
     await client.aclose()
-    again, there = await place.pair()
-    assert place.dialled == ["first", "second"]
+    again, there = await setting.pair()
+    assert setting.dialled == ["first", "second"]
     there.close()
     await again.aclose()
 
 
 @proxied
-async def test_without_a_leader_that_answers_nobody_is_let_in(place: Place) -> None:
+async def test_without_a_leader_that_answers_nobody_is_let_in(setting: Setting) -> None:
     for leader in (None, FIRST._replace(address="nowhere")):
-        place.leader = leader
-        client = await place.client()
+        setting.leader = leader
+        client = await setting.client()
         assert await client.receive_some() == b""
         await client.aclose()
 
 
-async def asked(place: Place, path: str) -> tuple[bytes, bytes]:
+async def asked(setting: Setting, path: str) -> tuple[bytes, bytes]:
     """The status line and the body with which a follower answers itself."""
-    client = await trio.open_tcp_stream("127.0.0.1", place.http_port)
+    client = await trio.open_tcp_stream("127.0.0.1", setting.http_port)
     await client.send_all(f"GET {path} HT".encode())
     await client.send_all(b"TP/1.1\r\nHost: a\r\n\r\n")
     answer = b""
@@ -199,28 +199,28 @@ async def asked(place: Place, path: str) -> tuple[bytes, bytes]:
 
 
 @proxied
-async def test_a_follower_answers_itself_whether_it_lives_and_is_ready(place: Place) -> None:
+async def test_a_follower_answers_itself_whether_it_lives_and_is_ready(setting: Setting) -> None:
     """Without a leader too: whoever restarts what does not answer would do so in each failover."""
     ok = (b"HTTP/1.1 200 OK", b'{"status": "ok"}')
-    assert await asked(place, "/health/live") == ok
-    assert await asked(place, "/health/ready?from=kubelet") == ok
-    place.leader = None
-    assert await asked(place, "/health/live") == ok
-    status, body = await asked(place, "/health/ready")
+    assert await asked(setting, "/health/live") == ok
+    assert await asked(setting, "/health/ready?from=kubelet") == ok
+    setting.leader = None
+    assert await asked(setting, "/health/live") == ok
+    status, body = await asked(setting, "/health/ready")
     assert status == b"HTTP/1.1 503 Service Unavailable"
     assert b"nobody leads" in body
     for path in ("/health/leader", "/api/overview"):
-        status, body = await asked(place, path)
+        status, body = await asked(setting, path)
         assert status == b"HTTP/1.1 503 Service Unavailable"
         assert b"nobody leads" in body
-    assert place.dialled == []
+    assert setting.dialled == []
 
 
 @proxied
-async def test_other_requests_are_passed_on_whole(place: Place) -> None:
-    accepted = place.listeners.open("http")
+async def test_other_requests_are_passed_on_whole(setting: Setting) -> None:
+    accepted = setting.listeners.open("http")
     request = b"GET /health/leader HTTP/1.1\r\nHost: a\r\n\r\n"
-    client = await trio.open_tcp_stream("127.0.0.1", place.http_port)
+    client = await trio.open_tcp_stream("127.0.0.1", setting.http_port)
     await client.send_all(request[:7])
     await client.send_all(request[7:])
     await trio.lowlevel.wait_readable(accepted)
@@ -233,10 +233,10 @@ async def test_other_requests_are_passed_on_whole(place: Place) -> None:
 
 
 @proxied
-async def test_who_no_longer_leads_takes_nobody(place: Place) -> None:
-    client, there = await place.pair()
-    place.accepted.close()
-    other = await place.client()
+async def test_who_no_longer_leads_takes_nobody(setting: Setting) -> None:
+    client, there = await setting.pair()
+    setting.accepted.close()
+    other = await setting.client()
     assert await other.receive_some() == b""
     there.close()
     for one in (client, other):
@@ -244,11 +244,11 @@ async def test_who_no_longer_leads_takes_nobody(place: Place) -> None:
 
 
 @proxied
-async def test_only_so_many_clients_are_passed_on(place: Place) -> None:
+async def test_only_so_many_clients_are_passed_on(setting: Setting) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proxy, "_MAX_CLIENTS", 1)
-        client, there = await place.pair()
-        other = await place.client()
+        client, there = await setting.pair()
+        other = await setting.client()
         assert await other.receive_some() == b""
         there.close()
         for one in (client, other):

@@ -129,19 +129,19 @@ def closes(client: SimulatedClient) -> None:
     client.ask(0, CONNECTION_CLOSE)
 
 
-def is_lost(client: SimulatedClient) -> None:
+def lost(client: SimulatedClient) -> None:
     client.lose()
 
 
-def is_silent(client: SimulatedClient) -> None:
+def silent(client: SimulatedClient) -> None:
     client.server.pass_time(3 * HEARTBEAT_S * 1000)
 
 
-def is_at_fault(client: SimulatedClient) -> None:
+def at_fault(client: SimulatedClient) -> None:
     assert names(client.ask(0, qos(1))) == ["connection.close"]
 
 
-@pytest.mark.parametrize("end", [closes, is_lost, is_silent, is_at_fault])
+@pytest.mark.parametrize("end", [closes, lost, silent, at_fault])
 def test_the_exclusive_queues_and_deliveries_of_a_connection_go_however_it_ends(
     server: SimulatedServer, client: SimulatedClient, end: Callable[[SimulatedClient], None]
 ) -> None:
@@ -484,13 +484,13 @@ def test_another_channel_counts_and_purges_what_was_acked_before(
 
 
 LARGE = bytes(12_000)
-SMALL_PARTS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_chunk_bytes=1000)
+SMALL_CHUNKS = StoreLimits(table_step_bytes=500, read_ahead_bytes=1000, read_chunk_bytes=1000)
 
 
 @pytest.fixture
 def reading() -> Iterator[SimulatedServer]:
     """Queue "q" with a large message that is on disk only, and a small one behind it."""
-    options = OPTIONS._replace(memory_bytes=0, limits=SMALL_PARTS)
+    options = OPTIONS._replace(memory_bytes=0, limits=SMALL_CHUNKS)
     with SimulatedServer(options=options) as server:
         client = SimulatedClient.opened(server, channels=1)
         client.ask(1, methods.QueueDeclare(queue="q", durable=True))

@@ -91,24 +91,24 @@ def publishes(client: WireClient) -> None:
     client.next_frame()
 
 
-def leaves_unacked(client: WireClient) -> None:
+def keeps_unacked(client: WireClient) -> None:
     client.send(publish(1, "q", b"x") * 3, basic_consume(1, "q", "c", no_ack=False))
     client.expect(BASIC_CONSUME_OK, 1)
     client.expect(BASIC_DELIVER, 1)
 
 
 def gives_back(client: WireClient) -> None:
-    leaves_unacked(client)
+    keeps_unacked(client)
     client.send(method(1, BASIC_REJECT, (1).to_bytes(8) + b"\x01"))
     client.expect_content()
 
 
-def is_refused_on_a_channel(client: WireClient) -> None:
+def refused_on_a_channel(client: WireClient) -> None:
     client.send(queue_declare(1, "missing", bits=0b1))
     client.expect_channel_close(1, 404)
 
 
-def is_refused(client: WireClient) -> None:
+def refused(client: WireClient) -> None:
     client.send(channel_open(1))
     client.expect(CONNECTION_CLOSE)
 
@@ -152,10 +152,10 @@ def closes(client: WireClient) -> None:
 
 DEEDS = [
     publishes,
-    leaves_unacked,
+    keeps_unacked,
     gives_back,
-    is_refused_on_a_channel,
-    is_refused,
+    refused_on_a_channel,
+    refused,
     sends_garbage,
     sends_no_frame,
     stops_in_a_body,

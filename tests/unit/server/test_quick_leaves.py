@@ -9,7 +9,7 @@ import trio.testing
 from tests.one_client import one_client, still_clock, wait_for_reads
 
 
-async def leave(*, is_full: bool) -> tuple[bool, bool]:
+async def disconnect(*, is_full: bool) -> tuple[bool, bool]:
     """Return whether other tasks are to run at once after the round that finds a client gone, and
     whether nothing is left of it once they have.
     """
@@ -32,4 +32,4 @@ def test_who_leaves_ends_with_the_next_turn_of_other_tasks(*, is_full: bool) -> 
     """That comes within milliseconds anyway: to have it for each client by itself takes longer than
     its login. But where all places are taken, somebody may wait for this one.
     """
-    assert trio.run(lambda: leave(is_full=is_full)) == (is_full, True)
+    assert trio.run(lambda: disconnect(is_full=is_full)) == (is_full, True)

@@ -16,7 +16,7 @@ from amqpstore_server.reloading import Apply, Reloadable, Reloader
 
 
 def test_each_live_key_is_applied_by_one_part(tmp_path: Path) -> None:
-    async def parts() -> Sequence[Reloadable]:
+    async def reloadables() -> Sequence[Reloadable]:
         data = str(tmp_path / "store")
         with Store.open(data, worker=InlineWorker()) as store:
             app = App(Config(data=data), store, None)
@@ -24,18 +24,18 @@ def test_each_live_key_is_applied_by_one_part(tmp_path: Path) -> None:
             app.sockets.close()
             return app.reloader.reloadables
 
-    keys = [name for part in trio.run(parts) for name in part.keys]
+    keys = [name for reloadable in trio.run(reloadables) for name in reloadable.keys]
     assert sorted(keys) == sorted(name for name, key in KEYS.items() if key.is_live)
 
 
-class Parts:
-    """Two parts that note what they are told."""
+class Reloadables:
+    """Two reloadables that note what they are told."""
 
     def __init__(self) -> None:
         self.noted: list[object] = []
         self.errors: list[Exception] = []
 
-    def part(self, name: str) -> Reloadable:
+    def reloadable(self, name: str) -> Reloadable:
         async def prepare(config: Config) -> Apply:
             self.noted.append(f"prepare {name}")
             if name == "second" and self.errors:
@@ -49,7 +49,7 @@ class Parts:
         return Reloadable((), prepare)
 
 
-async def _reloaded(parts: Parts, load: Callable[[], Config]) -> tuple[Config, str]:
+async def _reloaded(reloadables: Reloadables, load: Callable[[], Config]) -> tuple[Config, str]:
     """Reload once. Returns the configuration in force then, and what was said."""
     said: list[str] = []
     done = trio.Event()
@@ -58,7 +58,7 @@ async def _reloaded(parts: Parts, load: Callable[[], Config]) -> tuple[Config, s
         said.append(outcome)
         done.set()
 
-    both = (parts.part("first"), parts.part("second"))
+    both = (reloadables.reloadable("first"), reloadables.reloadable("second"))
     reloader = Reloader(Config(data="running"), load, both, on_reloaded)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reloader.run)
@@ -69,12 +69,12 @@ async def _reloaded(parts: Parts, load: Callable[[], Config]) -> tuple[Config, s
 
 
 def test_live_keys_are_applied_and_others_keep_their_value() -> None:
-    parts = Parts()
+    reloadables = Reloadables()
     found = Config(data="other", heartbeat_s=7)
-    config, said = trio.run(_reloaded, parts, lambda: found)
+    config, said = trio.run(_reloaded, reloadables, lambda: found)
     assert said == "configuration reloaded"
     assert config == msgspec.structs.replace(found, data="running")
-    assert parts.noted == [
+    assert reloadables.noted == [
         "prepare first",
         "prepare second",
         ("first", 7, "running"),
@@ -84,25 +84,25 @@ def test_live_keys_are_applied_and_others_keep_their_value() -> None:
 
 def test_what_one_part_refuses_no_part_applies() -> None:
     for error in (ConfigError("no"), DefinitionsError("no"), OSError("no"), MemoryError("no")):
-        parts = Parts()
-        parts.errors.append(error)
-        config, said = trio.run(_reloaded, parts, lambda: Config(heartbeat_s=7))
+        reloadables = Reloadables()
+        reloadables.errors.append(error)
+        config, said = trio.run(_reloaded, reloadables, lambda: Config(heartbeat_s=7))
         assert said.startswith("configuration not reloaded")
         assert config == Config(data="running")
-        assert parts.noted == ["prepare first", "prepare second"]
+        assert reloadables.noted == ["prepare first", "prepare second"]
 
 
 def test_a_configuration_that_cannot_be_read_reaches_no_part() -> None:
     def load() -> Config:
         raise ConfigError("not TOML")
 
-    parts = Parts()
-    assert trio.run(_reloaded, parts, load)[0] == Config(data="running")
-    assert parts.noted == []
+    reloadables = Reloadables()
+    assert trio.run(_reloaded, reloadables, load)[0] == Config(data="running")
+    assert reloadables.noted == []
 
 
 def test_a_live_key_has_to_fit_the_running_values_of_the_others() -> None:
-    parts = Parts()
+    reloadables = Reloadables()
     found = msgspec.structs.replace(Config(), connection_bytes=2 << 30, connections_bytes=1 << 30)
-    assert trio.run(_reloaded, parts, lambda: found)[0] == Config(data="running")
-    assert parts.noted == []
+    assert trio.run(_reloaded, reloadables, lambda: found)[0] == Config(data="running")
+    assert reloadables.noted == []

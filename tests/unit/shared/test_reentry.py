@@ -18,7 +18,7 @@ from amqpstore.shared.queues import Queues
 from tests.unit.shared.conftest import OPTIONS
 from tests.unit.shared.waiting import ready, receive, send
 
-PLACES = {"under the lock": (Queues, "get"), "while it writes": (Log, "write")}
+MOMENTS = {"under the lock": (Queues, "get"), "while it writes": (Log, "write")}
 
 
 class Within:
@@ -37,7 +37,7 @@ class Within:
         patch.setattr(kind, name, patched)
 
 
-@pytest.fixture(params=[*PLACES.values()], ids=[*PLACES])
+@pytest.fixture(params=[*MOMENTS.values()], ids=[*MOMENTS])
 def within(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Within:
     return Within(monkeypatch, *request.param)
 

@@ -37,7 +37,7 @@ from amqpstore_tools.transfer.lines import (
 )
 from tests.unit.copying.stores import contents, open_store, publish, queue_of
 from tests.unit.evidence.stores import killed_store
-from tests.unit.offline.stores import leave_spares
+from tests.unit.offline.stores import write_spares
 from tests.unit.repair.mending import mend
 
 Paths = Callable[[str], str]
@@ -177,7 +177,7 @@ def test_other_files_stay_where_they_are(path: Paths, store: str) -> None:
     Path(store, "reports", "old", "one.json").write_text("{}")
     Path(store, "segments", "notes.txt").write_text("mine")
     os.symlink("/nowhere", f"{store}/link")
-    leave_spares(store)
+    write_spares(store)
     import_lines(store, lines(exported(store)), create=False)
     assert Path(store, "reports", "old", "one.json").read_text() == "{}"
     assert Path(store, "segments", "notes.txt").read_text() == "mine"

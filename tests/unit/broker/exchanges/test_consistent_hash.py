@@ -24,7 +24,7 @@ def bound(weights: dict[str, int], **arguments: Any) -> ConsistentHashExchange:
     return exchange
 
 
-def placed(exchange: Exchange) -> dict[str, str]:
+def destinations(exchange: Exchange) -> dict[str, str]:
     """Return where each key goes."""
     return {key: one.name for key in KEYS for one in exchange.route(key, NO_PROPERTIES)}
 
@@ -36,28 +36,28 @@ def test_nothing_bound_is_no_route() -> None:
 def test_a_key_goes_to_one_destination_and_always_the_same() -> None:
     """A22."""
     exchange = bound({"a": 1, "b": 1, "c": 1})
-    placement = placed(exchange)
+    placement = destinations(exchange)
     assert len(placement) == len(KEYS)
-    assert placed(exchange) == placement
+    assert destinations(exchange) == placement
 
 
 def test_equal_weights_get_equal_shares() -> None:
-    counts = Counter(placed(bound({f"queue {number}": 1 for number in range(10)})).values())
+    counts = Counter(destinations(bound({f"queue {number}": 1 for number in range(10)})).values())
     assert len(counts) == 10
     for count in counts.values():
         assert count == pytest.approx(len(KEYS) / 10, rel=0.08)
 
 
 def test_shares_are_in_proportion_to_weights() -> None:
-    counts = Counter(placed(bound({"a": 1, "b": 2, "c": 5})).values())
+    counts = Counter(destinations(bound({"a": 1, "b": 2, "c": 5})).values())
     for name, weight in (("a", 1), ("b", 2), ("c", 5)):
         assert counts[name] == pytest.approx(len(KEYS) * weight / 8, rel=0.06)
 
 
 def test_a_destination_that_comes_takes_its_share_and_moves_nothing_else() -> None:
     weights = {f"queue {number}": 1 for number in range(9)}
-    before = placed(bound(weights))
-    after = placed(bound({**weights, "new": 1}))
+    before = destinations(bound(weights))
+    after = destinations(bound({**weights, "new": 1}))
     moved = [key for key in KEYS if before[key] != after[key]]
     assert {after[key] for key in moved} == {"new"}
     assert len(moved) == pytest.approx(len(KEYS) / 10, rel=0.08)
@@ -65,16 +65,16 @@ def test_a_destination_that_comes_takes_its_share_and_moves_nothing_else() -> No
 
 def test_a_destination_that_goes_leaves_the_others_what_they_had() -> None:
     exchange = bound({f"queue {number}": 1 for number in range(5)})
-    before = placed(exchange)
+    before = destinations(exchange)
     exchange.unbind(exchange.bindings[2])
-    after = placed(exchange)
+    after = destinations(exchange)
     assert "queue 2" not in after.values()
     assert all(after[key] == before[key] for key in KEYS if before[key] != "queue 2")
 
 
 def test_a_weight_that_grows_takes_keys_and_gives_none_away() -> None:
-    before = placed(bound({"a": 1, "b": 1, "c": 1}))
-    after = placed(bound({"a": 1, "b": 3, "c": 1}))
+    before = destinations(bound({"a": 1, "b": 1, "c": 1}))
+    after = destinations(bound({"a": 1, "b": 3, "c": 1}))
     assert all(after[key] in (before[key], "b") for key in KEYS)
 
 
@@ -82,7 +82,7 @@ def test_places_are_the_same_after_a_restart_whatever_the_order_of_binding() -> 
     """What the placement derives from is in the definitions: these values never change."""
     weights = {"a": 1, "b": 2, "c": 3}
     exchange = bound(weights)
-    assert placed(bound(dict(reversed(weights.items())))) == placed(exchange)
+    assert destinations(bound(dict(reversed(weights.items())))) == destinations(exchange)
     places = [routed(exchange, f"key {number}")[0] for number in range(16)]
     assert "".join(places) == "bcbccacabccbacca"
 
@@ -92,11 +92,11 @@ def test_the_weights_of_several_bindings_of_a_destination_add_up() -> None:
     a = destination("a")
     bind(exchange, a, "1")
     second = bind(exchange, a, "3")
-    assert placed(exchange) == placed(bound({"a": 4, "b": 2}))
+    assert destinations(exchange) == destinations(bound({"a": 4, "b": 2}))
     assert exchange.unbind(second)
-    assert placed(exchange) == placed(bound({"a": 1, "b": 2}))
+    assert destinations(exchange) == destinations(bound({"a": 1, "b": 2}))
     assert exchange.unbind_deleted(a)
-    assert set(placed(exchange).values()) == {"b"}
+    assert set(destinations(exchange).values()) == {"b"}
 
 
 def test_the_last_destination_gone_is_no_route() -> None:
