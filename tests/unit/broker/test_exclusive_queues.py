@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqpstore_server.broker.definitions import owned_queues
 from amqpstore_server.broker.errors import NotFoundError
 from amqpstore_server.broker.queues.queue import Queue
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
@@ -15,9 +15,8 @@ NAMES = [f"q{number:02}" for number in range(35)]
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
-    monkeypatch.setattr(owned_queues, "_AT_ONCE", AT_ONCE)
-    simulated = SimulatedBroker()
+def simulated() -> SimulatedBroker:
+    simulated = SimulatedBroker(limits=BROKER_LIMITS._replace(max_deleted=AT_ONCE))
     for name in NAMES:
         declare(simulated, name, "first")
     return simulated

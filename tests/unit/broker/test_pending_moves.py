@@ -269,10 +269,9 @@ def test_what_has_expired_is_not_delivered_while_it_waits(simulated: SimulatedBr
     assert moved(simulated, "dead letters") == BODIES
 
 
-def test_nothing_is_handed_out_while_very_much_leaves(
-    simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("amqpstore_server.broker.queues.pending_moves._LONG_LINE", 0)
+def test_nothing_is_handed_out_while_very_much_leaves(simulated: SimulatedBroker) -> None:
+    services = simulated.services
+    services.limits = services.limits._replace(max_pending_runs=0)
     client = settle_all(simulated, "history")
     client.publish("", "q", "later")
     simulated.broker.pumping.pump()

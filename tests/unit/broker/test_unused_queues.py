@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from amqpstore.catalog.catalog import Change
-from amqpstore_server.broker.definitions import owned_queues
 from amqpstore_server.broker.errors import NotFoundError
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.work.limits import BROKER_LIMITS, DELETE_COST
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
@@ -22,9 +21,9 @@ NAMES = [f"q{number:02}" for number in range(35)]
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedBroker:
-    monkeypatch.setattr(owned_queues, "_AT_ONCE", AT_ONCE)
-    limits = BROKER_LIMITS._replace(round_budget=FIRST * DELETE_COST)
+def simulated() -> SimulatedBroker:
+    budget = FIRST * BROKER_LIMITS.delete_cost
+    limits = BROKER_LIMITS._replace(round_budget=budget, max_deleted=AT_ONCE)
     return SimulatedBroker(limits=limits)
 
 

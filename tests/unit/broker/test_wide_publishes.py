@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from amqpstore_server.broker.work.limits import BROKER_LIMITS, DROP_COST, LOOK_COST
+from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from tests.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated import Client
 
 QUEUES = [f"q{number:02}" for number in range(60)]
 LIMITS = BROKER_LIMITS._replace(max_dropping=10, round_budget=300)
-AT_ONCE = LIMITS.round_budget // DROP_COST
-AT_ONCE_LATE = LIMITS.round_budget // 2 // (DROP_COST + LOOK_COST) + 1
+AT_ONCE = LIMITS.round_budget // LIMITS.drop_cost
+AT_ONCE_LATE = LIMITS.round_budget // 2 // (LIMITS.drop_cost + LIMITS.look_cost) + 1
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from amqpstore_server.broker.work.deferred_publishes import (
     WaitingConfirm,
     note_arrivals,
 )
-from amqpstore_server.broker.work.limits import COPY_COST
 from amqpstore_server.broker.work.services import BrokerServices
 
 MAX_NOTED = 8
@@ -102,7 +101,7 @@ class Publisher:
         """
         count = len(messages)
         self.count(route, messages[0].envelope.exchange, count, flags, 0)
-        self._agenda.spent += route.copies * COPY_COST
+        self._agenda.spent += route.copies * self._services.limits.copy_cost
         if flags.mandatory and not route.is_routed:
             # Before the confirm, as in RabbitMQ: a publisher that has its confirm does not look for
             # a return any more.

@@ -23,11 +23,6 @@ from amqpstore_server.broker.routing.routing import Router
 from amqpstore_server.broker.transactions.history import Histories
 from amqpstore_server.broker.work.services import BrokerServices
 
-_AT_ONCE = 48
-"""Queues or exchanges of a virtual host which are deleted before others have their turn: about
-2 ms.
-"""
-
 
 class DeletingHost(Protocol):
     """A virtual host as a deletion needs it."""
@@ -157,14 +152,15 @@ def _delete_some(vhost: DeletingHost) -> bool:
     """
     # A history goes with its queue, and the own queue of an exchange with that.
     of_clients = (queue for queue in vhost.queues.values() if not queue.is_internal)
-    queues = list(islice(of_clients, _AT_ONCE))
+    most = vhost.services.limits.max_deleted
+    queues = list(islice(of_clients, most))
     for queue in queues:
         if not queue.is_deleted:
             vhost.delete_queue(queue, Departure.QUEUE_DELETED)
     if queues:
         return False
-    exchanges = list(islice(vhost.exchanges.values(), _AT_ONCE))
-    left = [] if exchanges else list(islice(vhost.queues.values(), _AT_ONCE))
+    exchanges = list(islice(vhost.exchanges.values(), most))
+    left = [] if exchanges else list(islice(vhost.queues.values(), most))
     deletion = Deletion(vhost)
     deletion.add_exchanges(exchanges)
     deletion.add_own_queues(left)

@@ -10,11 +10,7 @@ from itertools import islice
 
 from amqpstore_server.broker.monitoring.faults import called
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.work.limits import DELETE_COST
 from amqpstore_server.broker.work.services import BrokerServices
-
-_AT_ONCE = 48
-"""Queues of a connection that ended which are deleted before others have their turn."""
 
 
 class OwnedQueues:
@@ -56,7 +52,7 @@ class OwnedQueues:
         """
         services = self._services
         if not services.is_budget_spent:
-            services.agenda.spent += DELETE_COST
+            services.agenda.spent += services.limits.delete_cost
             self._delete(queue)
             return
         if not self._unused:
@@ -70,7 +66,7 @@ class OwnedQueues:
             self._services.work["unused queues"] = None
             store.definitions.begin_group()
             try:
-                for queue in list(islice(self._unused, _AT_ONCE)):
+                for queue in list(islice(self._unused, self._services.limits.max_deleted)):
                     del self._unused[queue]
                     if not queue.is_deleted:
                         called(partial(self._delete, queue))
@@ -94,7 +90,7 @@ class OwnedQueues:
         for number, queue in enumerate(queues, 1):
             if not (queue.is_internal or queue.is_deleted):
                 called(partial(self._delete, queue))
-            if not number % _AT_ONCE and number < len(queues):
+            if not number % self._services.limits.max_deleted and number < len(queues):
                 self._services.work["exclusive queues"] = None
                 yield
         self._of.pop(connection, None)

@@ -18,7 +18,6 @@ from amqpstore_server.broker.monitoring.faults import Contained
 from amqpstore_server.broker.queues.pending_moves import affordable
 from amqpstore_server.broker.queues.priorities import Priorities
 from amqpstore_server.broker.weak_references import weakly
-from amqpstore_server.broker.work.limits import DROP_COST
 from amqpstore_server.broker.work.services import BrokerServices
 
 if TYPE_CHECKING:
@@ -355,7 +354,7 @@ class Backlog:
         self._left(run)
         agenda, moves = self._agenda, self._moves
         if run.messages is None or not self._queue().sends_on:
-            agenda.spent += DROP_COST
+            agenda.spent += self._services.limits.drop_cost
             return run
         most = (self._services.limits.round_budget - agenda.spent) / moves.ratio
         count, cost = affordable(run.messages, most)

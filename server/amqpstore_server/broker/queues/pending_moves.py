@@ -30,9 +30,6 @@ one before it, and then for each of these bytes of them; and for each of these b
 hundred deaths in x-death are 15 kB, looked through in each move.
 """
 
-_LONG_LINE = 1024
-"""Runs that wait: more than a round hands out."""
-
 Go = Callable[["Taken"], bool]
 """Lets a run leave. Returns False if the disk is full: the run is back in its queue then."""
 
@@ -61,7 +58,7 @@ class PendingMoves:
     @property
     def is_long(self) -> bool:
         """Whether too many are leaving for more to be handed out."""
-        return len(self.line) > _LONG_LINE
+        return len(self.line) > self._services.limits.max_pending_runs
 
     def add(self, taken: Taken, go: Go, *, is_acked: bool = False) -> None:
         """Let a run leave: now, or when its turn comes. Args: is_acked, whether it was acked: its

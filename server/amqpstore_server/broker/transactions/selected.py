@@ -22,7 +22,6 @@ from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.queues.browsing import SEEN_AT_ONCE, MessagePosition, SeenMessage, Walk
 from amqpstore_server.broker.routing.routing import Route
 from amqpstore_server.broker.transactions.transaction import Transaction, plan
-from amqpstore_server.broker.work.limits import MOVE_COST
 from amqpstore_server.protocol.content import BasicProperties, decode_properties
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ def _copy(
 def commit(services: BrokerServices, transaction: Transaction) -> None:
     """Commit a piece. Raises: ResourceExhaustedError."""
     if not transaction.is_empty:
-        services.agenda.spent += MOVE_COST
+        services.agenda.spent += services.limits.move_cost
         transaction.commit()
 
 

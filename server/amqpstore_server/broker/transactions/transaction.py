@@ -16,7 +16,6 @@ from amqpstore_server.broker.messages.envelope import ParsedEnvelope
 from amqpstore_server.broker.monitoring.faults import Contained
 from amqpstore_server.broker.queues.backlog import Taken
 from amqpstore_server.broker.queues.queue import Queue
-from amqpstore_server.broker.work.limits import MOVE_COST
 from amqpstore_server.broker.work.services import BrokerServices
 
 if TYPE_CHECKING:
@@ -319,7 +318,7 @@ def move(
     Returns False if the disk is full. The run is in its queue again then, and also if `add` raises.
     """
     moves = services.moves
-    services.agenda.spent += MOVE_COST * moves.ratio
+    services.agenda.spent += services.limits.move_cost * moves.ratio
     began_s = services.cpu_s()
     transaction = Transaction(services)
     try:

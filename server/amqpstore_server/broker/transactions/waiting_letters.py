@@ -39,7 +39,6 @@ from amqpstore_server.broker.transactions.selected import (
 )
 from amqpstore_server.broker.transactions.transaction import Plan, Transaction
 from amqpstore_server.broker.weak_references import weak_method, weakly
-from amqpstore_server.broker.work.limits import LOOK_COST
 from amqpstore_server.protocol.content import BasicProperties, decode_properties, edit_properties
 from amqpstore_server.protocol.field_table import FieldValue, Timestamp
 
@@ -478,7 +477,9 @@ class Forwarding:
         moves = self._services.moves
         messages = [one.message for one in seen if one.message is not None]
         _, moves.expected_cost = affordable(messages, float("inf"))
-        self._services.agenda.spent += LOOK_COST + moves.expected_cost * moves.ratio
+        self._services.agenda.spent += (
+            self._services.limits.look_cost + moves.expected_cost * moves.ratio
+        )
         going: list[SeenMessage] = []
         stays: Counter[str] = Counter()
         fates: Counter[Departure] = Counter()

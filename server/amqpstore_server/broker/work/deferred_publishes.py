@@ -22,21 +22,8 @@ from amqpstore_server.broker.errors import ResourceExhaustedError
 from amqpstore_server.broker.monitoring.counters import ExchangeCounters
 from amqpstore_server.broker.monitoring.faults import FATAL, called
 from amqpstore_server.broker.work.agenda import Agenda, Pumped
+from amqpstore_server.broker.work.limits import BrokerLimits
 from amqpstore_server.broker.work.statistics import BrokerStatistics
-
-_MAX_BYTES = 64 << 10
-"""From this many bytes on they are flushed before the end of the round: with more of them a message
-costs hardly less, and what is deferred is not counted against the limit of bytes that wait for the
-disk.
-"""
-
-_COPY_BYTES = 64
-"""The bytes that a message counts in each of its queues, besides its body."""
-
-_MAX_COPIES = 64
-"""The number of messages of one client, or of queues of one message, from which on they are flushed
-at once, too: it takes time to enqueue them, which should count as that of their read.
-"""
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +45,7 @@ class DeferringServices(Protocol):
 
     store: Store
     agenda: Agenda
+    limits: BrokerLimits
     statistics: BrokerStatistics
     trails: ClientTrails | None
 
@@ -140,8 +128,9 @@ class DeferredPublishes:
             self._kind = kind
         self.entries.append((publisher, routes, messages, body_bytes))
         self.copies += copies
-        self._byte_count += body_bytes + _COPY_BYTES * copies
-        if self._byte_count >= _MAX_BYTES or copies >= _MAX_COPIES:
+        limits = self._services.limits
+        self._byte_count += body_bytes + limits.deferred_copy_bytes * copies
+        if self._byte_count >= limits.max_deferred_bytes or copies >= limits.max_deferred_copies:
             self.flush()
 
     def flush(self) -> None:

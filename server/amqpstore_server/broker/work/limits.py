@@ -35,6 +35,28 @@ class BrokerLimits(NamedTuple):
     max_handed_out: int = 1024
     """About how many messages consumers are given in one round."""
 
+    max_pending_runs: int = 1024
+    """If more runs wait for their turn to leave a queue, it hands out nothing: as many as a round
+    hands out.
+    """
+
+    max_deferred_bytes: int = 64 << 10
+    """The bytes of deferred publishes from which on they are flushed before the end of the round:
+    with more of them a message costs hardly less, and they are not counted against the limit of
+    bytes that wait for the disk.
+    """
+
+    deferred_copy_bytes: int = 64
+    """The bytes that a message counts there in each of its queues, besides its body."""
+
+    max_deferred_copies: int = 64
+    """The number of messages of one client, or of queues of one message, from which on they are
+    flushed at once, too: it takes time to enqueue them, which should count as that of their read.
+    """
+
+    max_deleted: int = 48
+    """Queues, or exchanges, that are deleted before others have their turn: about 2 ms."""
+
     max_unbound: int = 256
     """The bindings of deleted queues and exchanges that are removed in one round."""
 
@@ -48,9 +70,25 @@ class BrokerLimits(NamedTuple):
     """The budget of a round, in about microseconds, for what may be much more than the bytes that
     clients send: looking for routes among thousands of patterns, putting publishes in many queues,
     moving messages to other queues, dropping them. The reads of a round have it, and then the
-    queues once more; the rest waits for the next round. The costs are below, and in
-    `queues.pending_moves`.
+    queues once more; the rest waits for the next round. The costs are those that
+    follow, and those in `queues.pending_moves`.
     """
+
+    copy_cost: int = 6
+    """The cost of putting a publish in one queue, if it needs a decision of its own."""
+
+    move_cost: int = 30
+    """The cost of a transaction that moves messages to other queues, besides that of the messages.
+    """
+
+    drop_cost: int = 15
+    """The cost of dropping a run of messages."""
+
+    delete_cost: int = 100
+    """The cost of deleting a queue."""
+
+    look_cost: int = 3
+    """The cost of a look at a queue that may have messages to move or to drop."""
 
     max_deaths: int = 100
     """The entries of x-death: consumers that republish a message have to fit them in a field table,
@@ -63,21 +101,6 @@ class BrokerLimits(NamedTuple):
     max_cached_bytes: int = 32 << 20
     """About what each cache of routes has: a full one is cleared."""
 
-
-COPY_COST = 6
-"""The cost of putting a publish in one queue, if it needs a decision of its own."""
-
-MOVE_COST = 30
-"""The cost of a transaction that moves messages to other queues, besides that of the messages."""
-
-DROP_COST = 15
-"""The cost of dropping a run of messages."""
-
-DELETE_COST = 100
-"""The cost of deleting a queue."""
-
-LOOK_COST = 3
-"""The cost of a look at a queue that may have messages to move or to drop."""
 
 BROKER_LIMITS = BrokerLimits()
 """The limits of every broker, unless others are given."""

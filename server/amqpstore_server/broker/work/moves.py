@@ -14,7 +14,7 @@ from typing import Protocol
 from amqpstore import Store
 from amqpstore_server.broker.monitoring.faults import called
 from amqpstore_server.broker.work.agenda import Agenda
-from amqpstore_server.broker.work.limits import MOVE_COST, BrokerLimits
+from amqpstore_server.broker.work.limits import BrokerLimits
 
 
 class MovingServices(Protocol):
@@ -97,5 +97,5 @@ class Moves:
 
     def took(self, took_us: float) -> None:
         """Note how much processor time the last move took."""
-        ratio = took_us / (self.expected_cost + MOVE_COST)
+        ratio = took_us / (self.expected_cost + self._services.limits.move_cost)
         self.ratio = max(1.0, (self.ratio + ratio) / 2)

@@ -5,7 +5,6 @@ background is done.
 from __future__ import annotations
 
 from amqpstore_server.broker.monitoring.faults import called
-from amqpstore_server.broker.work.limits import LOOK_COST
 from amqpstore_server.broker.work.services import BrokerServices
 
 
@@ -85,7 +84,7 @@ class Pumping:
                 return
             queue, _ = agenda.unfinished.popitem(last=False)
             agenda.touched.pop(queue, None)
-            agenda.spent += LOOK_COST
+            agenda.spent += services.limits.look_cost
             queue.pump(yields=True)
 
     def _drop_late(self) -> None:
@@ -95,7 +94,7 @@ class Pumping:
         services, agenda = self._services, self._agenda
         services.work["max-length"] = None
         while agenda.late_drops and agenda.spent < services.limits.round_budget // 2:
-            agenda.spent += LOOK_COST
+            agenda.spent += services.limits.look_cost
             next(iter(agenda.late_drops)).drop_late()
 
     def _take_step(self) -> None:
