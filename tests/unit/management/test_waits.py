@@ -52,7 +52,7 @@ async def test_a_tls_handshake_has_a_limited_time(autojump_clock: trio.testing.M
     ours, theirs = trio.socket.socketpair()
     stream = door._Stream(ours, NAMES, SOCKETS)
     has_left = trio.Event()
-    visitor: Any = SimpleNamespace(leave=has_left.set)
+    visitor: Any = SimpleNamespace(disconnected=has_left.set)
     listener: Any = SimpleNamespace(
         certificates=SimpleNamespace(context=context), is_passed_on=False
     )
