@@ -51,9 +51,9 @@ for variable in [*os.environ]:
         del os.environ[variable]
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"
 
-# The path of a socket has at most 107 octets, and directories of pytest have the user's name in
-# them, which is no test's business either.
-MAX_TEMPORARY = 40
+# The path of a socket has at most 107 octets, of which pytest and the broker take 80 below this
+# directory; and pytest's have the user's name in them, which is no test's business either.
+MAX_TEMPORARY = 26
 os.environ["LOGNAME"] = f"u{os.getuid()}"
 if len(os.fsencode(tempfile.gettempdir())) > MAX_TEMPORARY:
     os.environ["TMPDIR"] = "/tmp"

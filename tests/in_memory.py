@@ -16,13 +16,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-PREFIX = "amqpstore-tests-"
+PREFIX = "amqptest-"
+"""Short, as the path of a socket has at most 107 octets."""
 _LOCK = "lock"
 
 
 def new_directory(parent: Path) -> tuple[Path, int]:
     """Make a directory that is locked until a descriptor is closed. Returns both."""
     unnamed = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
+    unnamed.chmod(0o1777)  # as /tmp: some tests are another user for a while
     lock = os.open(unnamed / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     # Another run may look at any time: under its name it is locked from the first moment.

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.conftest import MAX_TEMPORARY
 from tests.in_memory import PREFIX, new_directory, remove_dead
 
 TELLS = "import os, sys; print(os.environ['TMPDIR'], flush=True); sys.stdin.read()"
@@ -52,6 +54,12 @@ def test_what_a_run_has_is_not_removed_while_it_goes_on(tmp_path: Path) -> None:
         running.communicate()
     assert remove_dead(tmp_path) == [directory.name]
     assert [*tmp_path.iterdir()] == []
+
+
+def test_another_user_and_a_socket_can_be_below_it() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent, run(Path(parent)) as (_, directory):
+        assert directory.stat().st_mode & 0o7777 == 0o1777
+        assert len(os.fsencode(Path("/dev/shm") / directory.name)) <= MAX_TEMPORARY
 
 
 def test_nothing_else_is_removed(tmp_path: Path) -> None:
