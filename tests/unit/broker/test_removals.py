@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from amqpstore import DiskFullError
 from amqpstore.catalog.catalog import Change
 from amqpstore_server.broker.definitions.removals import Unbinding
+from amqpstore_server.broker.errors import NotFoundError
 from amqpstore_server.broker.exchanges.base import Exchange
 from amqpstore_server.broker.work.limits import BROKER_LIMITS
 from amqpstore_server.broker.work.services import BrokerServices
@@ -246,4 +248,54 @@ def test_a_virtual_host_is_deleted_with_what_is_left_of_bindings(
     simulated.broker.begin_deleting("/")
     for _ in simulated.broker.deleting_vhost("/"):
         pass
+    assert rows(simulated) == 0
+
+
+@contextlib.contextmanager
+def without_room(simulated: SimulatedBroker) -> Iterator[None]:
+    """Have the disk refuse whatever is deleted or defined."""
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskFullError("disk", 0, 0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulated.store.definitions, "define", full)
+        patch.setattr(simulated.store, "delete_queue", full)
+        yield
+
+
+@pytest.mark.parametrize("delete", DELETES)
+def test_the_bindings_of_a_refused_deletion_do_not_come_back(
+    simulated: SimulatedBroker, delete: str
+) -> None:
+    bound(simulated)
+    client = Client(simulated)
+    client.publish("x", "1", "before")
+    with without_room(simulated), pytest.raises(DiskFullError):
+        DELETES[delete](simulated)
+    with contextlib.nullcontext() if delete == "queue" else pytest.raises(NotFoundError):
+        client.publish("x", "1", "after")
+    if delete == "queue":
+        simulated.bind("x", "q", "1", n=0)  # as one of those that are gone
+    simulated.pass_time(1000)
+    simulated.crash()
+    assert ("x" in simulated.vhost.exchanges) == (delete == "queue")
+    assert rows(simulated) == (2 if delete == "queue" else 0)
+
+
+def test_an_exchange_that_went_with_its_last_binding_does_not_come_back(
+    simulated: SimulatedBroker,
+) -> None:
+    vhost = simulated.vhost
+    vhost.exchange_definitions.declare(
+        "x", "direct", durable=True, auto_delete=True, internal=False, arguments={}
+    )
+    queue = simulated.queue("q")
+    simulated.bind("x", "q", "1")
+    with without_room(simulated), pytest.raises(DiskFullError):
+        vhost.bindings.unbind(queue, "x", "1", {})
+    assert "x" not in vhost.exchanges
+    simulated.pass_time(1000)
+    simulated.crash()
+    assert "x" not in simulated.vhost.exchanges
     assert rows(simulated) == 0

@@ -65,6 +65,10 @@ class BindingDefinitions:
         binding = Binding(destination, routing_key, arguments)
         what = f"a binding of '{destination.name}' to exchange '{exchange_name}'"
         accepted.check_arguments(NameScope.BINDING, arguments, what)
+        if unfinished := vhost.removals.names(destination).get(destination.name):
+            # Its queue was not deleted, for want of room. What removes the rows of the bindings
+            # that it had may not come after the row of this one.
+            unfinished.finish()
         if self._has_all_bindings and not exchange.has(binding):
             raise PreconditionFailedError(
                 f"cannot bind '{destination.name}' to exchange '{exchange_name}': binding limit in "

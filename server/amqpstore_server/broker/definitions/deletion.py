@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
+from amqpstore import DiskFullError
 from amqpstore.catalog.catalog import Change
 from amqpstore.format.departures import Departure
 from amqpstore_server.broker.channels.branches import Branches
@@ -95,7 +96,11 @@ class Deletion:
         self._queues += queues
 
     def commit(self) -> None:
-        """Delete all of it. Durable on return."""
+        """Delete all of it. Durable on return.
+
+        Raises: DiskFullError; the queues are still there then, and what is gone from memory follows
+        on disk once there is room.
+        """
         vhost = self._vhost
         services = vhost.services
         changes = [*self._changes, *self._unbinding.take()]
@@ -112,9 +117,15 @@ class Deletion:
                 services.store.delete_queue(*store_queues, changes=changes)
             elif changes:
                 services.store.definitions.define(changes)
+        except DiskFullError:
+            # The exchanges and bindings are gone from memory: with rows that stay, the next start
+            # would route by them again.
+            self._unbinding.postpone(changes)
+            raise
         finally:
             # Nothing knows of the other bindings any more, even if the disk is full.
             self._unbinding.go_on()
+            vhost.router.changed()
         for queue, count in zip(self._queues, counts, strict=True):
             del vhost.queues[queue.name]
             vhost.owned_queues.remove(queue)
@@ -125,7 +136,6 @@ class Deletion:
                 line = "queue deleted" if queue.durable else ""
                 vhost.happened(line, "queue.deleted", {"name": queue.name}, queue=queue.name)
         services.statistics.churn.queue_deleted += sum(queue.is_listed for queue in self._queues)
-        vhost.router.changed()
 
 
 def deleting_all(vhost: DeletingHost) -> Iterator[None]:

@@ -102,6 +102,10 @@ class Unbinding:
                 headers = {**binding_headers(source, binding), "vhost": vhost}
                 events.happened("", BrokerEvent("binding.deleted", headers))
 
+    def postpone(self, changes: list[Change]) -> None:
+        """Have changes that were taken, and those of what is deleted with them, stored later."""
+        self._changes = changes
+
     def go_on(self) -> None:
         """Remove the rest in later rounds: to be called when everything was added, and is
         deleted.
