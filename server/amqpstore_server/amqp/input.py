@@ -225,12 +225,13 @@ class Input:
             elif type(event) is ReceivedMethod and not event.channel:
                 connection.handle(event.method)
             elif (session := connection.session) is not None:
-                channel = session.by_number.get(event.channel)
-                if type(event) is Publishes and channel and channel.state is _OPEN:
+                if type(event) is not Publishes:
+                    self._unfinished = session.handle(event, published)
+                elif (channel := session.by_number.get(event.channel)) and channel.state is _OPEN:
                     rest = channel.publish(event, published)
                     self._unfinished = None if rest is None else Unfinished(event, rest)
                 else:
-                    self._unfinished = session.handle(event, published)
+                    session.check_known(event.channel)
         except (AmqpError, BrokerError, DiskFullError) as raised:
             # No local name may hold the refusal: it can be the error itself, whose traceback holds
             # this frame, and the connection would live until the next garbage collection.

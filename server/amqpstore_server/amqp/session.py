@@ -68,9 +68,9 @@ class Session:
         context.access.on_change.add(self._recheck_permissions)
 
     def handle(
-        self, event: Publishes | Acks | ReceivedMethod | Unfinished, published: set[AmqpChannel]
+        self, event: Acks | ReceivedMethod | Unfinished, published: set[AmqpChannel]
     ) -> Unfinished | None:
-        """Handle an event of a channel, except publishes on an open one, which are the channel's.
+        """Handle an event of a channel; publishes are for the channel itself, if it is open.
 
         Args: published, the channels that confirm once the read was handled.
         Returns what is left to do, after others had their turn and before the next event; None if
@@ -84,7 +84,7 @@ class Session:
             raise _not_open(event.channel)
         # A comparison instead of a table look-up: this is the hot path. Events that the table
         # ignores are dropped.
-        elif channel.state is _OPEN and type(event) is not Publishes:
+        elif channel.state is _OPEN:
             if type(event) is Acks:
                 return self._ack(channel, event)
             if type(event) is Unfinished:
@@ -96,6 +96,14 @@ class Session:
             elif (rest := channel.handle(event.method)) is not None:
                 return Unfinished(event, rest)
         return None
+
+    def check_known(self, number: int) -> None:
+        """Make sure that a channel is open, or about to be closed: then what it gets is ignored.
+
+        Raises: ChannelError.
+        """
+        if number not in self.by_number:
+            raise _not_open(number)
 
     def _ack(self, channel: AmqpChannel, acks: Acks) -> Unfinished | None:
         rest = channel.ack(acks)
