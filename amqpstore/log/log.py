@@ -49,7 +49,7 @@ from amqpstore.log.batch import MESSAGE_BYTES, Batch, BatchSummary, joined
 from amqpstore.log.companion import Companion
 from amqpstore.log.filling import Filling
 from amqpstore.log.large_reads import LargeReads
-from amqpstore.log.measures import StoreMeasures
+from amqpstore.log.measures import MAX_UNCOUNTED, StoreMeasures
 from amqpstore.log.segments import Segment, Unread
 from amqpstore.log.space import Space, is_no_space
 from amqpstore.log.spares import Spares
@@ -455,7 +455,10 @@ class Log:
     def _note(self, batch: Batch, segment: Segment, summary: BatchSummary) -> None:
         count = len(summary.sizes)
         byte_count = summary.end_bytes - batch.first_offset
-        self.measures.batches.append((count, byte_count, batch.sync_s))
+        measures = self.measures
+        measures.batches.append((count, byte_count, batch.sync_s))
+        if len(measures.batches) >= MAX_UNCOUNTED:
+            measures.count_batches()
         next_id = batch.first_id + count
         if count:
             segment.note_steps(batch.first_id, next_id, batch.steps)

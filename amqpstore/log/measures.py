@@ -10,6 +10,9 @@ _LESS = 1e-9
 _SLOTS = 128
 """More than any value needs."""
 
+MAX_UNCOUNTED = 4096
+"""Durable batches that wait to be counted, in a program that never looks at its measurements."""
+
 
 class BucketHistogram:
     """Counts of values up to each of some bounds: each bound is twice the one before.
@@ -58,7 +61,9 @@ class StoreMeasures:
     def __init__(self) -> None:
         self.sync_s = BucketHistogram.of_seconds()
         self.batches: list[tuple[int, int, float]] = []
-        """Durable batches that are not counted yet: messages, bytes, seconds of the sync."""
+        """Durable batches that are not counted yet, up to `MAX_UNCOUNTED`: messages, bytes, seconds
+        of the sync.
+        """
         self.batch_messages = BucketHistogram(1, 18)
         self.batch_bytes = BucketHistogram(256, 20)
         self.checkpoint_s = BucketHistogram.of_seconds()

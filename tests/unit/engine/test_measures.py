@@ -72,6 +72,20 @@ def test_a_store_measures_its_work(tmp_path: Path) -> None:
         assert (figures.torn_bytes, figures.lost, figures.damaged) == (0, 0, 0)
 
 
+def test_batches_are_counted_though_the_measurements_are_never_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqpstore.log.log.MAX_UNCOUNTED", 3)
+    with Store.open(str(tmp_path / "store")) as store:
+        queue = store.create_queue({"name": "q"})
+        for _ in range(7):
+            store.publish([queue], [Message(Envelope(exchange="", routing_key="q"), b"x")])
+            store.sync()
+        assert len(store.measures.batches) < 3
+        store.measures.count_batches()
+        assert store.measures.written_messages == 7
+
+
 def test_a_compaction_counts_what_it_frees(tmp_path: Path) -> None:
     with Store.open(str(tmp_path / "store"), options=Options(segment_bytes=1 << 16)) as store:
         queue = store.create_queue({"name": "q"})
