@@ -10,6 +10,9 @@ from typing import final
 from amqpstore_server.protocol.errors import AmqpError, FatalFramingError
 from amqpstore_server.protocol.methods import BasicPublish, Method
 
+PROPERTIES_AT = 12
+"""The offset in a header's payload, behind class id, weight and body size."""
+
 
 @dataclass(slots=True)
 class ContentHeader:
@@ -24,6 +27,23 @@ class ContentHeader:
     body_size: int
     properties: bytes
     plain: tuple[int, int] | None = None
+
+
+def publish_header(
+    content: bytes, start: int, end: int, body_size: int, plain_at: tuple[int, int] | None
+) -> ContentHeader:
+    """Return the header of a publish, cut out of a read, whose payload is `content[start:end]`.
+
+    Args: plain_at, where delivery-mode and priority are in it, 0 for one that is absent; None if
+    another property may concern the broker.
+    """
+    plain = None
+    if plain_at is not None:
+        mode_at, priority_at = plain_at
+        # Where an absent one points, at the class id, a payload begins with a zero.
+        plain = content[start + mode_at], content[start + priority_at]
+    properties = content[start + PROPERTIES_AT : end]
+    return ContentHeader(BasicPublish.class_id, body_size, properties, plain)
 
 
 class Target:

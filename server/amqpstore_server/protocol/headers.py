@@ -6,7 +6,7 @@ import struct
 
 from amqpstore_server.protocol.content import decode_counted_header
 from amqpstore_server.protocol.errors import AmqpError, FrameError
-from amqpstore_server.protocol.events import ContentHeader, ReadEvents
+from amqpstore_server.protocol.events import ContentHeader, ReadEvents, publish_header
 from amqpstore_server.protocol.methods import BasicPublish
 from amqpstore_server.protocol.shapes import NO_SHAPE, Shapes
 
@@ -45,7 +45,7 @@ class Headers(dict[bytes, ContentHeader]):
             return None
         self.last_shape = shape
         (body_size,) = BODY_SIZE.unpack_from(payload)
-        return shape.header(payload, 0, len(payload), body_size)
+        return publish_header(payload, 0, len(payload), body_size, shape.plain_at)
 
     def learn(self, payload: bytes) -> ContentHeader:
         """Decode a header, and remember it and its shape. Raises: AmqpError."""

@@ -19,8 +19,7 @@ from amqpstore_server.protocol.content import (
     PropertyType,
     concerns_the_broker,
 )
-from amqpstore_server.protocol.events import ContentHeader
-from amqpstore_server.protocol.methods import BasicPublish
+from amqpstore_server.protocol.events import PROPERTIES_AT
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER
 
 _MAX_SHAPES = 64
@@ -31,9 +30,6 @@ _LEARN_EVERY = 16
 """The interval of learning: where headers have more shapes than are remembered, it is not worth
 learning each of them.
 """
-
-_PROPERTIES_AT = 12
-"""Behind class id, weight and body size."""
 
 _FIXED_BYTES = {
     **dict.fromkeys(b"tbB", 1),
@@ -61,9 +57,7 @@ _COUNT = struct.Struct(">I")
 class Shape(NamedTuple):
     """The bits that headers of a shape share: `mask` says which these are, `bits` what they are.
 
-    `mode_at` and `priority_at` are the offsets of delivery-mode and priority in the header's
-    payload; if it has none 0, where there is a zero. `is_plain`: nothing else in it concerns the
-    broker.
+    `plain_at` are the offsets of delivery-mode and priority, as of `publish_header`.
 
     `middle_mask` and `middle_bits` are the same for the `middle_bytes` between the payload of a
     method and its body in one frame: a frame-end, the header's frame, and the beginning of the
@@ -73,24 +67,14 @@ class Shape(NamedTuple):
 
     mask: int
     bits: int
-    mode_at: int
-    priority_at: int
-    is_plain: bool
+    plain_at: tuple[int, int] | None
     middle_bytes: int
     middle_mask: int
     middle_bits: int
     middle: struct.Struct
 
-    def header(self, content: bytes, start: int, end: int, body_size: int) -> ContentHeader:
-        """Return the header of this shape whose payload is `content[start:end]`."""
-        plain = None
-        if self.is_plain:
-            plain = content[start + self.mode_at], content[start + self.priority_at]
-        properties = content[start + _PROPERTIES_AT : end]
-        return ContentHeader(BasicPublish.class_id, body_size, properties, plain)
 
-
-NO_SHAPE = Shape(0, 1, 0, 0, False, 0, 0, 1, _COUNT)
+NO_SHAPE = Shape(0, 1, None, 0, 0, 1, _COUNT)
 """No header has it."""
 
 
@@ -142,7 +126,7 @@ class _Walk:
         """Return the shape; None for text that is not ASCII, whose UTF-8 has to be looked at."""
         payload = self._payload
         self._share(4)
-        self._offset = _PROPERTIES_AT
+        self._offset = PROPERTIES_AT
         flags = int.from_bytes(self._share(2), "big")
         last = flags
         while last & MORE_FLAGS:
@@ -158,6 +142,7 @@ class _Walk:
                     self._is_plain = False
         if not self._is_ascii:
             return None
+        plain_at = indexes.get("delivery_mode", 0), indexes.get("priority", 0)
         mask = int.from_bytes(self._mask, "big")
         size = len(payload)
         # No body in one frame is as large as 4 GiB.
@@ -169,9 +154,7 @@ class _Walk:
         return Shape(
             mask,
             int.from_bytes(payload, "big") & mask,
-            indexes.get("delivery_mode", 0),
-            indexes.get("priority", 0),
-            self._is_plain,
+            plain_at if self._is_plain else None,
             len(middle),
             int.from_bytes(middle_mask, "big"),
             int.from_bytes(middle, "big") & int.from_bytes(middle_mask, "big"),

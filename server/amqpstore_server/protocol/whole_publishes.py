@@ -20,6 +20,7 @@ from amqpstore_server.protocol.events import (
     Publishes,
     ReadEvents,
     Target,
+    publish_header,
 )
 from amqpstore_server.protocol.headers import Headers
 from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
@@ -92,7 +93,9 @@ class WholePublishes:
                     or not 0 < body_bytes <= largest
                 ):
                     break
-                header = shape.header(content, method_end + 8, start - 8, body_bytes)
+                header = publish_header(
+                    content, method_end + 8, start - 8, body_bytes, shape.plain_at
+                )
             elif parsed := self._of_other_shape(content, method_end, channel):
                 header, start, end = parsed
                 shape = self._headers.last_shape

@@ -20,7 +20,7 @@ from tests.committers import LaterDatasyncs
 from tests.one_client import messages, one_client, still_clock, wait_for_reads
 from tests.waiting import wait_readable
 
-MAX_MODULES = 27
+MAX_MODULES = 26
 """Modules of the product that a lone publish enters, on the way of `server/README.md`."""
 
 STAND_INS = {"amqpstore.system.clock"}
