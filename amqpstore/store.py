@@ -338,10 +338,7 @@ class Store(ClosableStore):
         if queue.__class__ is not Queue or run.__class__ is not Run:
             check_taken(queue, run)
         self._log_run(_ACK, queue, run)
-        if run.account is not None:
-            run.account.remove(run)
-        if run.messages is None:
-            self.stored.reader.release_transient(run)
+        self._release(run)
 
     def ack_all(self, acks: GatheredAcks) -> None:
         """Ack as `ack` does, in little time however many runs there are."""

@@ -9,7 +9,7 @@ from typing import Any
 from amqpstore import Message, Run
 from amqpstore_server.amqp.arguments import wait_ms
 from amqpstore_server.amqp.context import ChannelContext
-from amqpstore_server.amqp.deliveries import add_content, add_deliveries
+from amqpstore_server.amqp.deliveries import add_deliveries, add_fetched, add_returns
 from amqpstore_server.amqp.distributed import DTX_HANDLERS, Distributed
 from amqpstore_server.amqp.envelopes import PublishSlice, in_order
 from amqpstore_server.amqp.refusals import channel_close
@@ -280,18 +280,7 @@ class AmqpChannel:
         add_deliveries(self._outbox, self.number, bytes([len(tag)]) + tag, first_tag, run, limit)
 
     def returned(self, messages: Sequence[Message], reason: Returned) -> None:
-        code = _RETURNS[reason]
-        for message in messages:
-            envelope = message.envelope
-            method = methods.BasicReturn(
-                reply_code=code,
-                reply_text=code.name,
-                exchange=envelope.exchange,
-                routing_key=envelope.routing_key,
-            )
-            add_content(
-                self._outbox, self.number, method.encode(), message, self._context.frame_max
-            )
+        add_returns(self._outbox, self.number, _RETURNS[reason], messages, self._context.frame_max)
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
         if self.state is _OPEN or self.state not in _SILENT:
@@ -418,16 +407,7 @@ class AmqpChannel:
             self._send(methods.BasicGetEmpty())
             return
         tag, run = fetched
-        assert run.messages is not None  # a run that was taken is in memory
-        message = run.messages[0]
-        answer = methods.BasicGetOk(
-            delivery_tag=tag,
-            redelivered=bool(run.delivery_count),
-            exchange=message.envelope.exchange,
-            routing_key=message.envelope.routing_key,
-            message_count=queue.ready_count,
-        )
-        add_content(self._outbox, self.number, answer.encode(), message, self._context.frame_max)
+        add_fetched(self._outbox, self.number, tag, run, queue.ready_count, self._context.frame_max)
 
     def on_basic_reject(self, method: methods.BasicReject) -> None:
         self.broker_channel.reject(method.delivery_tag, requeue=method.requeue)

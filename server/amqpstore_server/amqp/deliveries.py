@@ -1,21 +1,28 @@
-"""Encodes runs of messages as frames. A delivery reuses the bytes of properties and body as they
-arrived.
+"""Encodes messages for clients as frames. A delivery reuses the bytes of properties and body as
+they arrived.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from amqpstore import Envelope, Message, Run
 from amqpstore_server.broker.messages.envelope import BLIND, visible
 from amqpstore_server.broker.messages.shortening import shortened
 from amqpstore_server.clients.outbox import Outbox
+from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.frames import body_frames, header_frame, method_frame
-from amqpstore_server.protocol.methods import BasicDeliver
-from amqpstore_server.protocol.spec import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
+from amqpstore_server.protocol.spec import (
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    ReplyCode,
+)
 
 _BASIC = 60
-_DELIVER = struct.pack(">HH", BasicDeliver.class_id, BasicDeliver.method_id)
+_DELIVER = struct.pack(">HH", methods.BasicDeliver.class_id, methods.BasicDeliver.method_id)
 _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">HHQ")
 _CONTENT_FRAME = struct.Struct(">BHIHHQ")
@@ -43,6 +50,40 @@ def add_content(outbox: Outbox, channel: int, method: bytes, message: Message, l
     outbox.add(method_frame(channel, method))
     outbox.add(header_frame(channel, content_header(message, limit)))
     _add_body(outbox, channel, message.body, limit)
+
+
+def add_returns(
+    outbox: Outbox, channel: int, code: ReplyCode, messages: Iterable[Message], limit: int
+) -> None:
+    """Add a basic.return for each of some messages. Args: limit, as of `add_content`."""
+    for message in messages:
+        envelope = message.envelope
+        method = methods.BasicReturn(
+            reply_code=code,
+            reply_text=code.name,
+            exchange=envelope.exchange,
+            routing_key=envelope.routing_key,
+        )
+        add_content(outbox, channel, method.encode(), message, limit)
+
+
+def add_fetched(
+    outbox: Outbox, channel: int, tag: int, run: Run, message_count: int, limit: int
+) -> None:
+    """Add the basic.get-ok of the only message of a run.
+
+    Args: message_count, of the messages that are left in its queue; limit, as of `add_content`.
+    """
+    assert run.messages is not None  # a run that was taken is in memory
+    (message,) = run.messages
+    method = methods.BasicGetOk(
+        delivery_tag=tag,
+        redelivered=bool(run.delivery_count),
+        exchange=message.envelope.exchange,
+        routing_key=message.envelope.routing_key,
+        message_count=message_count,
+    )
+    add_content(outbox, channel, method.encode(), message, limit)
 
 
 def _add_body(outbox: Outbox, channel: int, body: bytes, limit: int) -> None:
