@@ -1,4 +1,4 @@
-"""What `bench attacks` refuses, what its sockets do, and what it prints."""
+"""Tests of `bench attacks`: what it refuses, what its sockets do, and what it prints."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Where the messages of each workload go."""
+"""Tests of the queues to which the messages of each workload go."""
 
 import argparse
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What `bench stalls` refuses, how it counts, and what it prints."""
+"""Tests of `bench stalls`: what it refuses, how it counts, and what it prints."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""What churn found: compaction while the log has gone on since the last checkpoint."""
+"""A case that churn has found: compaction when the log has grown since the last checkpoint."""
 
 from pathlib import Path
 

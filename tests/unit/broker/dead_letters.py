@@ -1,4 +1,4 @@
-"""What the tests of dead letters share: queues whose messages die, and how they do."""
+"""Tools of the tests of dead letters: queues whose messages die, and ways in which they do."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ BY = By("anna", "test")
 
 
 class Operator:
-    """What a test asks for, in words: fields are those of the requests."""
+    """An operator whose requests tests make by name; keyword arguments are fields of a request."""
 
     def __init__(self, simulated: SimulatedBroker, rights: Rights = EVERYTHING) -> None:
         self._simulated = simulated

@@ -87,7 +87,7 @@ class Client(RecordingOutlet):
 
     @property
     def told(self) -> list[str]:
-        """What it was told besides deliveries, in words."""
+        """Everything that the client was told besides deliveries, in words."""
         return [said for one in self.record if (said := _in_words(one))]
 
 

@@ -1,4 +1,4 @@
-"""What is accepted acts: one table of names, for every road by which they come."""
+"""Whatever is accepted has an effect: one table of names, whichever way the names come in."""
 
 import json
 import logging
@@ -262,8 +262,8 @@ def test_what_of_a_consumer_has_no_effect_is_logged(caplog: pytest.LogCaptureFix
     client.ask(
         1, methods.BasicConsume(queue="q", consumer_tag="c", no_local=True, arguments=arguments)
     )
-    found = [vars(one) for one in caplog.records if hasattr(one, "note")]
-    logged = [(one["queue"], one["consumer"], one["note"]) for one in found]
+    records = [vars(one) for one in caplog.records if hasattr(one, "note")]
+    logged = [(one["queue"], one["consumer"], one["note"]) for one in records]
     reasons = [
         rule.reason for name in arguments if (rule := entry(NameScope.CONSUMER, name)).reason
     ]

@@ -1,4 +1,4 @@
-"""What the table of names says of messages: each header and property that acts does so."""
+"""Tests of the table of names for messages: each header and property with an effect has it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from tests.simulated_broker import START_MS, SimulatedBroker
 from tests.unit.broker.simulated import Client
 
 Seen = Callable[[SimulatedBroker, Client, dict[str, Any]], object]
-"""What can be seen of a message with these properties."""
+"""Publishes a message with these properties, and returns what can be seen of its effect."""
 
 
 def in_queues(broker: SimulatedBroker, client: Client, properties: dict[str, Any]) -> object:

@@ -1,4 +1,4 @@
-"""What a queue and its channels count, against a recount, whatever happens to them."""
+"""Counts of a queue and its channels equal a recount, whatever happens to them."""
 
 import random
 from itertools import count

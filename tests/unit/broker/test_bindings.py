@@ -1,4 +1,4 @@
-"""What goes with a queue or an exchange: its bindings, and the exchanges that these kept alive."""
+"""A queue or an exchange is deleted with its bindings and the exchanges that these kept alive."""
 
 import contextlib
 import sys
@@ -118,7 +118,7 @@ def test_a_delete_looks_only_at_its_own_bindings(simulated: SimulatedBroker, kin
     simulated.exchange("e", kind)
 
     def steps_with(first: int, last: int) -> int:
-        """The steps of Python's that a delete takes, once so many other queues are bound."""
+        """Return how many Python steps a delete takes once queues up to `last` are bound too."""
         for number in range(first, last):
             simulated.queue(f"q{number}", durable=False)
             simulated.bind("e", f"q{number}", "key", n=number)

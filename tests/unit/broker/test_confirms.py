@@ -94,8 +94,8 @@ def test_each_publish_is_answered_once_and_in_time(
             publish(client, *more)
             end_sync()
             durable = on_its_way
-        told = answered(client)
-        assert sorted(told) == [
+        answers = answered(client)
+        assert sorted(answers) == [
             tag for tag, kind in kinds.items() if tag in durable or kind != ("q", 2)
         ]
-        assert all((told[tag] == "refused") == (kinds[tag] == ("full", 2)) for tag in told)
+        assert all((answers[tag] == "refused") == (kinds[tag] == ("full", 2)) for tag in answers)

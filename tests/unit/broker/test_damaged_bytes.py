@@ -23,7 +23,7 @@ def dropped(simulated: SimulatedBroker) -> None:
 
 
 def expired(simulated: SimulatedBroker) -> None:
-    """Their time is over."""
+    """Let the messages of the queue expire."""
     simulated.pass_time(1000)
     assert simulated.ready("q") == []
 

@@ -330,7 +330,7 @@ def test_what_is_not_of_this_queue_stays_as_it_is(simulated: SimulatedBroker) ->
 def test_deaths_that_were_written_one_by_one_are_counted_together(
     simulated: SimulatedBroker,
 ) -> None:
-    """As RabbitMQ did before 3.5, and shovels from there do."""
+    """RabbitMQ wrote deaths so before 3.5, and shovels from there still do."""
     simulated.queue("q", **DEAD)
     old = [
         {"queue": queue, "reason": reason}

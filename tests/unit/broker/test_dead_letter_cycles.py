@@ -1,4 +1,4 @@
-"""Which cycles of dead letters are cut, and which go on; and chains of any length (H09 to H12)."""
+"""Some cycles of dead letters are cut, others go on; chains have any length (H09 to H12)."""
 
 from typing import Any
 
@@ -259,7 +259,7 @@ def test_a_landmark_of_a_client_is_nothing(simulated: SimulatedBroker, forged: A
 # Chains of queues, each of which has its dead letters go to the next.
 
 LAST = 250
-"""One within the other, the moves of so many would be more calls than Python has room for."""
+"""The last queue of a chain: as nested calls, its moves would exceed Python's recursion limit."""
 
 
 def declare_chain(simulated: SimulatedBroker, last: int = LAST, **arguments: Any) -> None:
@@ -282,7 +282,7 @@ def test_a_chain_of_any_length(simulated: SimulatedBroker) -> None:
 
 
 def test_a_chain_of_queues_that_refuse(simulated: SimulatedBroker) -> None:
-    """What has expired in each of them must not be seen to while the one before is at work."""
+    """Expired messages of a queue must not be handled while the queue before it is at work."""
     declare_chain(simulated, overflow="reject-publish", max_length=10, message_ttl=100)
     client = Client(simulated)
     for number in range(LAST):

@@ -57,7 +57,7 @@ def test_what_expires_while_the_disk_is_full_leaves_later(simulated: SimulatedBr
     assert simulated.ready("dead") == ["a"]
     Client(simulated).publish("", "q", "b")
     simulated.settle()
-    simulated.pass_time(10)  # by a timer, as nobody touches the queue
+    simulated.pass_time(10)  # by a timer, as no client uses the queue
     assert simulated.ready("dead") == ["a", "b"]
 
 
@@ -129,17 +129,17 @@ def test_a_policy_that_comes_while_something_is_on_its_way_does_not_miscount(
     simulated.vhost.policy_settings.define(
         [one for one in policies if one.definition["overflow"] == overflow], operator=False
     )
-    one, other = Client(simulated), Client(simulated)
-    one.channel.select_transactions()
-    one.publish("", "q", "a", "b")
-    one.channel.commit()
+    first, second = Client(simulated), Client(simulated)
+    first.channel.select_transactions()
+    first.publish("", "q", "a", "b")
+    first.channel.commit()
     simulated.vhost.policy_settings.define(policies[1:], operator=False)
     simulated.settle()
-    other.channel.select_confirms()
-    other.publish("", "q", "c")
+    second.channel.select_confirms()
+    second.publish("", "q", "c")
     simulated.settle()
     assert simulated.ready("q") == ["a", "b"]
-    assert other.told == ["refused 1"]
+    assert second.told == ["refused 1"]
 
 
 @pytest.mark.parametrize("excess", [1, 3, 4, 5, 9])

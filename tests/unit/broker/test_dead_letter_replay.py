@@ -235,7 +235,7 @@ def test_what_a_client_wrote_about_its_message_does_not_survive_a_death(
 def test_deaths_since_the_publish_still_say_where_a_letter_came_from_first(
     broker: SimulatedBroker, client: Client
 ) -> None:
-    """As in RabbitMQ: a letter that is tried again by its queue's name had come through `in`."""
+    """RabbitMQ says so as well: a letter retried by its queue's name first came through `in`."""
     broker.queue("retry", message_ttl=10, dead_letter_exchange="", dead_letter_routing_key="orders")
     broker.bind("dead", "retry")
     rejected(broker, client, "a")
@@ -268,7 +268,7 @@ UNTRUSTED = (
 def test_a_publisher_does_not_decide_where_a_replay_takes_its_message(
     broker: SimulatedBroker, client: Client, operator: Operator, to: str
 ) -> None:
-    """It needs no more than the right to publish into the queue of dead letters."""
+    """A publisher needs no more than the right to publish into the queue of dead letters."""
     broker.exchange("payments")
     broker.queue("paid")
     broker.bind("payments", "paid")

@@ -1,4 +1,4 @@
-"""What many clients publish in one round of reads: `test_publish_order` has the order of it."""
+"""Publishes of many clients in one round of reads; `test_publish_order` tests their order."""
 
 import pytest
 
@@ -215,7 +215,7 @@ def test_what_follows_on_another_channel_after_a_refusal_is_ignored() -> None:
 
 
 def answered(client: SimulatedClient) -> list[tuple[type[methods.Method], int]]:
-    """What came, with the tags of confirms, counted from the first after those of `clients`."""
+    """Return the answers of the server; tags of confirms are counted from after `clients`."""
     return [
         (
             type(answer.method),
@@ -392,8 +392,8 @@ def test_a_confirm_that_fails_costs_its_client_the_connection(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SimulatedServer() as server:
-        one, two, three = clients(server)
-        for client in (one, two, three):
+        first, second, third = clients(server)
+        for client in (first, second, third):
             receive(client, publish(b"x"))
         broken = server.services.deferred.entries[1][0]
         whole = getattr(Publisher, name)
@@ -405,10 +405,10 @@ def test_a_confirm_that_fails_costs_its_client_the_connection(
 
         monkeypatch.setattr(Publisher, name, fails)
         server.settle()
-        for client in (one, three):
+        for client in (first, third):
             (confirm,) = client.answers
             assert isinstance(confirm.method, methods.BasicAck)
-        (close,) = two.answers
+        (close,) = second.answers
         assert isinstance(close.method, methods.ConnectionClose)
         assert close.method.reply_code == ReplyCode.INTERNAL_ERROR
 
@@ -456,22 +456,22 @@ def test_a_permission_that_is_gone_is_not_remembered() -> None:
 
 def test_one_read_of_several_kinds_is_confirmed_kind_by_kind() -> None:
     with SimulatedServer() as server:
-        one, *_ = clients(server)
+        client, *_ = clients(server)
         for octets in (
             publish(b"1", mode=1) + publish(b"2"),
             publish(b"3", "transient") + publish(b"4"),
             publish(b"5", "transient") + publish(b"6", mode=1) + publish(b"7"),
         ):
-            receive(one, octets)
+            receive(client, octets)
             server.work()
-        one.take_output()
+        client.take_output()
         tags = [
-            a.method.delivery_tag for a in one.answers if isinstance(a.method, methods.BasicAck)
+            a.method.delivery_tag for a in client.answers if isinstance(a.method, methods.BasicAck)
         ]
         assert [tag - 2 * WARM for tag in tags] == [1, 3, 5, 6]
         server.settle()
         tags = [
-            a.method.delivery_tag for a in one.answers if isinstance(a.method, methods.BasicAck)
+            a.method.delivery_tag for a in client.answers if isinstance(a.method, methods.BasicAck)
         ]
         assert [tag - 2 * WARM for tag in tags] == [1, 3, 5, 6, 2, 4, 7]
         assert (bodies(server), bodies(server, "transient")) == (
@@ -502,7 +502,7 @@ def test_who_published_each_message_of_a_round_is_noted() -> None:
         server.store.sync()
         seed = checksum_seed(server.store.store_id)
         notes = [note for part in read_notes(server.disk, DIRECTORY, seed) for note in part]
-        found = {
+        publishers = {
             (queue, sequence): note.client.connection
             for queue in ("q", "r")
             for note in notes
@@ -510,8 +510,8 @@ def test_who_published_each_message_of_a_round_is_noted() -> None:
             if note.queue_id == server.vhost.queue(queue).priorities.lowest.id
         }
         first = {name: 3 * WARM + 1 if name == "q" else 4 for name in ("q", "r")}
-        assert [found["q", first["q"] + place] for place in range(4)] == [*users, users[0]]
-        assert [found["r", first["r"] + place] for place in range(6)] == [
+        assert [publishers["q", first["q"] + place] for place in range(4)] == [*users, users[0]]
+        assert [publishers["r", first["r"] + place] for place in range(6)] == [
             user for user in users for _ in range(2)
         ]
-        assert len(found) == 10
+        assert len(publishers) == 10

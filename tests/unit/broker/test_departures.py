@@ -78,7 +78,7 @@ class Departing(SimulatedBroker):
         self.settle()
 
     def left(self) -> dict[str, int]:
-        """What has left, in all; make sure that it is all that is not there any more."""
+        """Return how many messages left, by reason, and check that all others are still there."""
         vhost = self.vhost
         assert isinstance(vhost, SeeingHost)
         for queue in vhost.seen:
@@ -102,7 +102,7 @@ def simulated() -> Iterator[Departing]:
 Way = Callable[[Departing], None]
 
 WAYS: list[tuple[dict[str, int], Way]] = []
-"""What leaves, by reason, and how."""
+"""Ways in which messages leave, each with the counts by reason that it leads to."""
 
 
 def way(**left: int) -> Callable[[Way], Way]:
@@ -141,7 +141,7 @@ def an_ack_with_a_history(broker: Departing) -> None:
 
 @way(acked=3)
 def a_history_that_is_too_long(broker: Departing) -> None:
-    """Its copies are nobody's messages: that they go is counted there only."""
+    """Copies in a history belong to no client: only the history counts that they go."""
     broker.queue("q", history_length=1)
     broker.client.consume("q", "c", no_ack=True)
     for body in ("one", "two", "three"):
@@ -180,7 +180,7 @@ def a_rejected_dead_letter_in_a_transaction(broker: Departing) -> None:
 
 @way(acked=2)
 def a_branch(broker: Departing) -> None:
-    """What it acks has left, and comes back when it is rolled back."""
+    """A message that a branch acks has left, and comes back when the branch is rolled back."""
     broker.queue("q")
     broker.send("one")
     for is_committed in (False, True):
@@ -198,7 +198,7 @@ def a_branch(broker: Departing) -> None:
 
 @way(queue_deleted=4)
 def a_branch_whose_queues_are_deleted(broker: Departing) -> None:
-    """What it was prepared to publish counts when it is committed, once for each such queue."""
+    """Prepared publishes count when the branch is committed, once for each deleted queue."""
     client = prepared_fanout(broker)
     for name in ("q", "r"):
         broker.vhost.delete_queue(broker.vhost.queue(name))
@@ -371,7 +371,7 @@ def a_purge(broker: Departing) -> None:
 
 @way(queue_deleted=3)
 def a_deletion(broker: Departing) -> None:
-    """It takes what is unacked and what is about to leave with it, and an ack comes too late."""
+    """Unacked messages and those about to leave go with the queue, and an ack comes too late."""
     broker.queue("q", **DEAD)
     broker.send("one", "two", "three")
     assert broker.client.get("q")
@@ -381,7 +381,7 @@ def a_deletion(broker: Departing) -> None:
 
 @way(rejected=1, queue_deleted=1)
 def a_deletion_while_letters_come(broker: Departing) -> None:
-    """They have left one queue, and are not on the disk yet."""
+    """The letters have left one queue, and are not on the disk yet."""
     broker.queue("r")
     broker.queue("q", dead_letter_exchange="", dead_letter_routing_key="r")
     broker.client.publish("", "q", "one")
@@ -596,7 +596,7 @@ def test_a_queue_that_is_deleted_during_a_commit_counts_what_was_coming_and_nobo
 def test_what_was_coming_in_a_transaction_that_fails_has_not_left(
     simulated: Departing, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
 ) -> None:
-    """Its queue was deleted, and it was counted with it; then the disk was full."""
+    """The messages were counted with their deleted queue; then their transaction failed."""
     monkeypatch.setattr(local_transaction, "_MAX_ADDED", 0)
     simulated.queue("q")
     channel = simulated.client.channel
@@ -635,7 +635,7 @@ def test_there_is_a_test_for_each_reason() -> None:
 
 
 def test_numbers_of_reasons_never_change() -> None:
-    """They are for the log: a number that is once on a disk means the same for ever."""
+    """Numbers are written to the log: one that is on a disk means the same for ever."""
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", MANAGEMENT.read_text("utf-8"), re.MULTILINE)
     assert [(int(number), label) for number, label in rows] == [
         (one.value, one.label) for one in Departure

@@ -203,7 +203,7 @@ def allow_more(client: Client, messages: int) -> None:
 
 
 def cancelled(client: Client) -> Client:
-    """It has a message still, but not the consumer that got it."""
+    """Cancel the consumer of a client, which still has the message that the consumer got."""
     client.channel.cancel("of q")
     return client
 

@@ -85,7 +85,7 @@ def test_what_cannot_be_waited_for_is_refused(simulated: SimulatedBroker, wrong:
 
 
 def test_a_dead_letter_with_a_wrong_delay_does_not_wait(simulated: SimulatedBroker) -> None:
-    """There is nobody to refuse it to."""
+    """A dead letter has no publisher whose publish could be refused."""
     simulated.queue("dying", message_ttl=10, dead_letter_exchange="later")
     Client(simulated).publish("", "dying", "a", headers={"x-delay": "soon"})
     simulated.pass_time(10)

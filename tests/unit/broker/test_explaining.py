@@ -1,4 +1,4 @@
-"""Why a message would go where it goes."""
+"""Tests of the explanation why a message would go where it goes."""
 
 import json
 from typing import Any
@@ -76,21 +76,21 @@ def test_ways_through_exchanges_are_named(simulated: SimulatedBroker) -> None:
     simulated.bind("first", "a", "x")
     simulated.bind("second", "a")
     simulated.bind("lost", "b")
-    found = explained(simulated, "first", "x")
-    assert [(step["exchange"], step["from"], step["by"]) for step in found["steps"]] == [
+    explanation = explained(simulated, "first", "x")
+    assert [(step["exchange"], step["from"], step["by"]) for step in explanation["steps"]] == [
         ("first", None, "publish"),
         ("second", 0, "binding"),
     ]
-    assert [match["is_repeated"] for step in found["steps"] for match in step["matches"]] == [
+    assert [match["is_repeated"] for step in explanation["steps"] for match in step["matches"]] == [
         False,
         False,
         True,
     ]
-    assert [queue["name"] for queue in found["queues"]] == ["a"]
-    found = explained(simulated, "first", "y")
-    assert found["steps"][0]["alternate"] == "lost"
-    assert found["steps"][1]["by"] == "alternate"
-    (queue,) = found["queues"]
+    assert [queue["name"] for queue in explanation["queues"]] == ["a"]
+    explanation = explained(simulated, "first", "y")
+    assert explanation["steps"][0]["alternate"] == "lost"
+    assert explanation["steps"][1]["by"] == "alternate"
+    (queue,) = explanation["queues"]
     assert (queue["dead_letter_exchange"], queue["dead_letter_routing_key"]) == ("morgue", "b")
 
 

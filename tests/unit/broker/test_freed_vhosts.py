@@ -17,7 +17,7 @@ Deed = Callable[[SimulatedBroker, Client], None]
 
 
 class InVhost(SimulatedBroker):
-    """Its tools work in a virtual host that comes and goes."""
+    """A simulated broker whose tools work in a virtual host that comes and goes."""
 
     @property
     def vhost(self) -> VirtualHost:

@@ -120,25 +120,25 @@ def test_a_branch_has_it_from_its_prepare_on_once_it_is_committed(
     simulated.settle()
     branches, access = simulated.vhost.branches, Access("ann", "/", ALL)
     client.channel.select_branches()
-    told: list[XaStatus] = []
+    statuses: list[XaStatus] = []
     for number, body in enumerate("ab"):
         xid = Xid(0, bytes([number + 1]), b"")
         client.get("q")
         branches.start(client.channel, access, xid, join=False, resume=False)
         client.ack(body)
         branches.end(client.channel, access, xid, fail=False, suspend=False)
-        for _ in branches.preparing(access, xid, told.append):
+        for _ in branches.preparing(access, xid, statuses.append):
             pass
     simulated.settle()
-    assert told == [XaStatus.OK, XaStatus.OK]
+    assert statuses == [XaStatus.OK, XaStatus.OK]
     assert simulated.ready(HISTORY) == []
     simulated.clock.advance(10)
     simulated.restart()
     branches = simulated.vhost.branches
     committed, rolled_back = (Xid(0, branch, b"") for branch in (b"\1", b"\2"))
-    for _ in branches.committing(access, committed, told.append, one_phase=False):
+    for _ in branches.committing(access, committed, statuses.append, one_phase=False):
         pass
-    for _ in branches.rolling_back(access, rolled_back, told.append):
+    for _ in branches.rolling_back(access, rolled_back, statuses.append):
         pass
     simulated.settle()
     assert simulated.ready(HISTORY) == ["a"]

@@ -67,7 +67,7 @@ def test_a_delayed_exchange_of_an_older_store_goes_on() -> None:
 
 
 class LastExchange(FanoutExchange):
-    """As a package's would be: it keeps the last message, and sends it to whoever is bound."""
+    """An exchange as of a package: it keeps the last message, and sends it to what is bound."""
 
     type = "x-last"
     queue_kind = HISTORY

@@ -31,7 +31,7 @@ def simulated() -> SimulatedBroker:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What is read from files is added to the last number of this list."""
+    """Counts of bytes read from files: each read is added to the last number of the list."""
     found = [0]
 
     def counted(self: MemoryFile, offset: int, size: int) -> bytes:

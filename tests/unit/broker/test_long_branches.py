@@ -264,8 +264,8 @@ def test_the_work_of_each_channel_is_finished_when_they_go(
     while not client.recover():
         next(steps)
     steps.close()
-    for one in clients:
-        one.channel.close()
+    for closing_client in clients:
+        closing_client.channel.close()
     simulated.settle()
     assert simulated.vhost.queue("q").unacked_count == 0
     assert simulated.vhost.queue("s").unacked_count == 0

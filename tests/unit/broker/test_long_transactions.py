@@ -14,7 +14,7 @@ from tests.unit.broker.simulated import Client
 
 COST = 1000
 OWN = 64
-"""What a message costs that differs from the one before it in its properties."""
+"""Cost of a message whose properties differ from those of the message before it."""
 
 BODIES = [str(number) for number in range(60)]
 

@@ -15,7 +15,7 @@ from tests.unit.broker.simulated import Client
 
 COST = 1000
 OWN = ENVELOPE_COST + 1
-"""What a message costs that differs from the one before it in its properties."""
+"""Cost of a message whose properties differ from those of the message before it."""
 
 BODIES = [str(number) for number in range(100)]
 KINDS = {"history": ("amq.consumed.q", True), "dead letters": ("dead", False)}
@@ -51,7 +51,7 @@ def settle_all(simulated: SimulatedBroker, kind: str, *, own: bool = True) -> Cl
 
 
 def moved(simulated: SimulatedBroker, kind: str) -> list[str]:
-    """What has moved and is durable, in order."""
+    """Return the messages that have moved and are durable, in order."""
     simulated.store.sync()
     return simulated.ready(KINDS[kind][0])
 

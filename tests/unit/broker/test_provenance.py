@@ -411,7 +411,7 @@ def test_a_limit_is_said(simulated: SimulatedBroker) -> None:
 
 
 def test_reading_stops_when_its_time_is_over(simulated: SimulatedBroker) -> None:
-    """What was read by then is told, and that there is more."""
+    """The answer has what was read by then, and says that there is more."""
     client = Client(simulated)
     for body in ("one", "two"):
         client.publish("", "q", body)

@@ -204,8 +204,8 @@ def test_a_queue_and_a_policy_set_the_time(
         broker.queue("set", purge_undo_seconds=argument)
     if policy is not None:
         definition = {"purge-undo-seconds": policy}
-        found = Policy("p", "^set$", "queues", 0, definition)
-        broker.vhost.policy_settings.define([found], operator=False)
+        purge_policy = Policy("p", "^set$", "queues", 0, definition)
+        broker.vhost.policy_settings.define([purge_policy], operator=False)
     client.publish("", "set", "a")
     broker.settle()
     broker.purge("set")

@@ -1,4 +1,4 @@
-"""The many bindings of what is deleted: they go in steps, and nobody sees them in between."""
+"""The many bindings of what is deleted go in steps, and clients see none of them in between."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def simulated() -> SimulatedBroker:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows of bindings were removed at once."""
+    """Counts of the rows of bindings that were removed at once."""
     found: list[int] = []
     take = Unbinding.take
 
@@ -76,7 +76,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def rows(simulated: SimulatedBroker) -> int:
-    """How many bindings the catalog has."""
+    """Return how many bindings the catalog has."""
     return len(simulated.store.definitions.rows("bindings"))
 
 

@@ -79,7 +79,7 @@ def test_a_weight_that_grows_takes_keys_and_gives_none_away() -> None:
 
 
 def test_places_are_the_same_after_a_restart_whatever_the_order_of_binding() -> None:
-    """What the placement derives from is in the definitions: these values never change."""
+    """The placement depends on the definitions only: these values never change."""
     weights = {"a": 1, "b": 2, "c": 3}
     exchange = bound(weights)
     assert destinations(bound(dict(reversed(weights.items())))) == destinations(exchange)
