@@ -287,7 +287,7 @@ def test_a_large_history_is_copied_whole_and_in_order(
 
 
 def test_many_in_a_row_wait_for_the_disk(simulated: SimulatedBroker, client: Client) -> None:
-    """Moves that are not durable yet take memory: past the limit, the next replay syncs them."""
+    """Moves that are not durable yet take memory: past the limit, the next replay flushes them."""
     simulated.services.limits = BrokerLimits(max_replay_bytes=2500)
     pending = []
     for _ in range(20):

@@ -153,7 +153,7 @@ def test_each_key_counts_for_whether_there_is_a_route(simulated: SimulatedBroker
 
 
 def test_an_exchange_behind_it_is_a_route_of_its_own(simulated: SimulatedBroker) -> None:
-    """As in RabbitMQ: each exchange on the way has its own alternate."""
+    """Each exchange on the way has its own alternate, as in RabbitMQ."""
     simulated.exchange("e", "direct", alternate_exchange="rest of e")
     simulated.exchange("f", "direct", alternate_exchange="rest of f")
     for exchange, queue in (("rest of e", "a"), ("rest of f", "b")):
@@ -256,22 +256,22 @@ def test_keys_that_lead_to_the_same_queues_share_a_route(simulated: SimulatedBro
         simulated.bind(exchange, "a", "a.#")
         simulated.bind(exchange, "b", "*.both")
     router = simulated.vhost.router
-    one, two = (router.shared_route("e", f"a.{number}") for number in range(2))
-    assert one is not None
-    assert one is two
-    assert [queue.name for queue in one.queues] == ["a"]
+    first, second = (router.shared_route("e", f"a.{number}") for number in range(2))
+    assert first is not None
+    assert first is second
+    assert [queue.name for queue in first.queues] == ["a"]
     both = router.shared_route("e", "a.both")
     assert both is not None
     assert {queue.name for queue in both.queues} == {"a", "b"}
     # Each exchange counts what goes through it.
     other = router.shared_route("f", "a.1")
     assert other is not None
-    assert other is not one
-    assert other.counters is not one.counters
+    assert other is not first
+    assert other.counters is not first.counters
     simulated.vhost.bindings.unbind(simulated.vhost.queue("a"), "e", "a.#", {})
-    found = router.shared_route("e", "a.1")
-    assert found is not None
-    assert found.queues == []
+    unbound = router.shared_route("e", "a.1")
+    assert unbound is not None
+    assert unbound.queues == []
 
 
 def test_what_reads_properties_has_no_shared_route(simulated: SimulatedBroker) -> None:
@@ -335,8 +335,8 @@ def test_a_message_of_many_keys_is_routed_in_steps(
         parsed, messages, steps = finding(simulated, "e", n=n if reads else 1)
         counts = [len(looked) for _ in steps]
         looked.clear()
-        found = names(simulated.vhost.router.routes(parsed, messages))
-        assert found == (["a", "b"] if reads and n == 1 else ["a"])
+        queue_names = names(simulated.vhost.router.routes(parsed, messages))
+        assert queue_names == (["a", "b"] if reads and n == 1 else ["a"])
         assert looked == [], "it was looked for again"
         if reads or n == 1:
             assert counts[:5] == [8, 16, 24, 32, 40]

@@ -1,4 +1,4 @@
-"""What is said of a declare that differs from what is there."""
+"""Tests of the error of a declare that differs from what is there."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A queue whose work fails is set aside: it costs nobody else anything, and nothing is lost."""
+"""A queue whose work fails is set aside: no other queue is affected, and nothing is lost."""
 
 import logging
 from collections.abc import Iterable

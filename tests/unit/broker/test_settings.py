@@ -26,10 +26,10 @@ NUMBERS = {
     "consumer-timeout": (0, 1 << 52),
     "purge-undo-seconds": (0, 366 * 24 * 3600),
 }
-"""The least and the most that each may be."""
+"""The minimum and the maximum of each setting that is a number."""
 
 ZERO_DIFFERS = ("expires", "consumer-timeout")
-"""It is refused, or no limit at all."""
+"""Settings for which 0 is refused, or means no limit."""
 
 WORDS = {
     "overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
@@ -44,7 +44,7 @@ NO_TEXT: list[Any] = [1, True, None, ["a"], b"a", {}]
 
 
 def refused(name: str, value: Any) -> str:
-    """Why an argument is refused. Fails where it is not."""
+    """Return why an argument is refused; fail if it is accepted."""
     with pytest.raises(PreconditionFailedError) as error:
         check_arguments("queue 'q' in vhost '/'", {name: value})
     assert str(error.value).startswith(f"invalid arg '{name}' for queue 'q' in vhost '/': ")
@@ -125,7 +125,7 @@ def test_a_quorum_queue_has_the_delivery_limit_that_rabbitmq_gives_it() -> None:
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_delivery_limit_of_minus_one_is_none(kind: str) -> None:
-    """As in RabbitMQ 4: the way to take the limit of quorum queues away."""
+    """RabbitMQ 4 has the same way of removing the limit of quorum queues."""
     unlimited = {"x-queue-type": kind, "x-delivery-limit": -1}
     assert settings_of(unlimited).delivery_limit is None
     assert settings_of({"x-queue-type": kind}, {"delivery-limit": -1}).delivery_limit is None

@@ -1,4 +1,4 @@
-"""What was sent can be published again: x-death gives way where a header would be too large."""
+"""A delivered message can be published again: x-death gives way where it would be too large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who follows a single active consumer, and what quorum queues do otherwise."""
+"""Tests of who follows a single active consumer, and of what quorum queues do differently."""
 
 from typing import Any
 

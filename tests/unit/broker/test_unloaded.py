@@ -1,4 +1,4 @@
-"""What clients have unacked, and whose bodies have left memory, is whole wherever it goes."""
+"""Unacked messages whose bodies have left memory are whole wherever they go."""
 
 from collections.abc import Callable
 from typing import Any
@@ -183,8 +183,8 @@ def test_one_that_is_damaged_is_left_to_the_next_start(
         rot.setattr(MemoryFile, "read", read_rotten)
         leave(client)
         simulated.settle()
-        found = client.bodies("c") if leave is recover_all else simulated.ready("dead")
-        assert found == ["good one", "good two"]
+        bodies = client.bodies("c") if leave is recover_all else simulated.ready("dead")
+        assert bodies == ["good one", "good two"]
         assert "messages cannot be read" in caplog.text
     simulated.restart()
     assert "rotten" in simulated.ready("q")

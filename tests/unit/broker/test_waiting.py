@@ -1,4 +1,4 @@
-"""Gets that wait: who is served first, when they end, and that nobody sleeps beside a message."""
+"""Gets that wait: which is served first, when they end, and that none waits beside a message."""
 
 import contextlib
 import random
@@ -414,7 +414,7 @@ class Dice:
         self.simulated.pass_time(self.rng.choice([1, 10, 100]))
 
     def finish(self) -> None:
-        """All read, and all time passes."""
+        """Let each getter read, and let the time of each get pass."""
         for getter in self.getters:
             getter.is_writable = True
             getter.line.resume()
@@ -423,8 +423,9 @@ class Dice:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_nobody_sleeps_beside_a_message_and_nothing_is_got_twice(seed: int) -> None:
-    """After each turn, whoever is first in a line and can be sent to has an answer, or there is
-    nothing; in the end every get has one, and every message is in one place."""
+    """After each turn no queue has both a ready message and a get that could be answered; in the
+    end every get has an answer, and every message is in one place.
+    """
     dice = Dice(seed)
     simulated = dice.simulated
     for _ in range(120):
@@ -444,7 +445,7 @@ def test_nobody_sleeps_beside_a_message_and_nothing_is_got_twice(seed: int) -> N
 
 @pytest.mark.parametrize("bug", ["touch", "answered"])
 def test_a_wake_up_that_is_lost_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test itself, on broken copies: a line that nobody looks at, and one without a next."""
+    """The test above fails on broken copies: a line that is never pumped, and gets never served."""
     if bug == "touch":
         monkeypatch.setattr(GetLine, "pump", lambda self: None)
     else:

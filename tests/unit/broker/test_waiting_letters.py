@@ -32,7 +32,7 @@ ROOM_MS = 2000
 
 
 def waiting(simulated: SimulatedBroker, name: str = "q") -> dict[str, int]:
-    """Why letters wait in a queue, and how many; all that wait are counted."""
+    """Return how many letters wait in a queue, by reason; check that all are counted."""
     queue = simulated.vhost.queue(name)
     reasons = {} if queue.letters is None else dict(queue.letters.reasons)
     assert sum(reasons.values()) == queue.letter_count
@@ -40,7 +40,7 @@ def waiting(simulated: SimulatedBroker, name: str = "q") -> dict[str, int]:
 
 
 def left(queue: Queue) -> dict[str, int]:
-    """How messages have left a queue."""
+    """Return how many messages have left a queue, by reason."""
     return labelled({reason: queue.departures.left[reason] for reason in Departure})
 
 
@@ -270,7 +270,7 @@ def test_a_queue_full_of_letters_to_itself_lets_them_go(simulated: SimulatedBrok
 
 
 def test_a_cycle_waits_until_something_leads_out_of_it(simulated: SimulatedBroker) -> None:
-    """As in RabbitMQ: a letter that goes at least once is not dropped for it."""
+    """A letter that goes at least once is not dropped for a cycle, as in RabbitMQ."""
     simulated.exchange("dlx")
     queue = simulated.queue("q", message_ttl=10, **KEPT)
     simulated.bind("dlx", "q")
@@ -445,7 +445,7 @@ def test_letters_that_cannot_be_kept_stay_in_the_queue(simulated: SimulatedBroke
 
 
 def test_nothing_is_asked_for_ever(simulated: SimulatedBroker) -> None:
-    """What waits for a route has no timer, and a change is noticed once for many."""
+    """A letter that waits for a route has no timer, and a change is noticed once for many."""
     simulated.queue("q", **TO_DEAD)
     die(simulated, "a")
     assert simulated.services.timers.next_ms == 0

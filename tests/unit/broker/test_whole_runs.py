@@ -24,7 +24,7 @@ def left_by(limit_bytes: int) -> list[str]:
 
 
 def runs_of(simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, method: str) -> list[int]:
-    """How many messages are in each run that a method of the store's withdrawals returns."""
+    """List the counts of messages in the runs that a method of the store's withdrawals returns."""
     found: list[int] = []
     withdrawals = simulated.store.withdrawals
     returned = getattr(withdrawals, method)

@@ -32,7 +32,7 @@ def simulated() -> SimulatedBroker:
 
 
 def over(simulated: SimulatedBroker) -> int:
-    """How many queues exceed their limits."""
+    """Return how many queues exceed their limits."""
     queues = simulated.vhost.queues
     return sum(queues[name].ready_count > 1 for name in QUEUES if name in queues)
 

@@ -30,13 +30,13 @@ class History:
 
     @property
     def store(self) -> Store:
-        """It is opened where it is not."""
+        """The store, which is opened if it is closed."""
         if self._store is None:
             self._store = Store.open(self.directory, options=OPTIONS, worker=InlineWorker())
         return self._store
 
     def steps(self, count: int) -> None:
-        """So many things happen."""
+        """Make a number of random steps."""
         for _ in range(count):
             self._step()
 
@@ -46,7 +46,7 @@ class History:
         self._store = None
 
     def abandon(self) -> None:
-        """As a crash would leave it: what was not synced is not there."""
+        """End the store as a crash would: what was not synced is lost."""
         self.store.abandon()
         self._store = None
 

@@ -65,7 +65,7 @@ def test_a_flipped_bit_of_the_catalog_is_found_where_it_can_be(
     before = rows_of(whole)
     assert before
     with open(os.path.join(whole, "catalog/data.mdb"), "rb") as file:
-        # Most of the file is zeros, and nobody looks at these.
+        # Most of the file is zeros, which are never read.
         offsets = [offset for offset, byte in enumerate(file.read()) if byte]
     for _ in range(25):
         link_store(whole, copy)
@@ -129,7 +129,7 @@ def provable(before: Rows, after: Rows) -> list[str]:
 
 
 def is_harmless(table: str, key: str, old: Any, new: Any) -> bool:
-    """Tell whether the change is harmless: nobody can notice it, and no message is affected."""
+    """Tell whether the change is harmless: it cannot be noticed, and no message is affected."""
     if table == "store" and key == "next_queue_id":
         return isinstance(new, int) and new > old
     if not isinstance(old, dict) or not isinstance(new, dict) or old.keys() != new.keys():

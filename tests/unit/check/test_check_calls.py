@@ -1,4 +1,4 @@
-"""How many calls a check costs for each message, which must not grow back.
+"""A check makes few calls for each message; their number must not grow again.
 
 In one queue neighbours are one operation of a batch; in ten queues whose messages lie between each
 other each message is one of its own. Calls are the same however busy the machine is.

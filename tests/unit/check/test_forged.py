@@ -128,7 +128,7 @@ def test_a_torn_tail_is_a_note(forged: Forged) -> None:
 
 
 def test_a_segment_of_which_a_start_took_all_back_needs_no_header(forged: Forged) -> None:
-    """Its first batch was torn from the header on, and that its end is 0 was noted."""
+    """The first batch of the segment was torn from the header on, and its end was noted as 0."""
     forged.segment(1, forged.batch(1, range(1, 2)))
     name = forged.segment(2, forged.batch(2, range(2, 3), segment=2))
     path = Path(forged.directory, name)

@@ -156,7 +156,7 @@ def changes_the_list_without_a_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeats_a_transaction_blindly(patch: pytest.MonkeyPatch) -> None:
-    """What became of a request is not read, but assumed: it is asked for until it is done."""
+    """The outcome of a request is not read but assumed, as if it were repeated until it is done."""
     attempted = InSyncList.attempted
 
     def again(self: InSyncList, request: str, outcome: Any, revision: int) -> bool | None:
@@ -202,7 +202,7 @@ def takes_its_key_back_in_the_same_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def resigns_without_a_fence(patch: pytest.MonkeyPatch) -> None:
-    """Its request deletes the key that another process of the same member has taken back."""
+    """A resignation deletes the key that another process of the same member has taken back."""
     patch.setattr(tenure, "resignation", without(keys.LEADER)(keys.resignation))
 
 
@@ -274,7 +274,7 @@ def counts_promises_for_longer(patch: pytest.MonkeyPatch) -> None:
 
 
 def promises_while_it_stands(patch: pytest.MonkeyPatch) -> None:
-    """It goes on following, and answering beats, while its election is under way.
+    """A member goes on following, and answering beats, while its election is under way.
 
     That alone makes no two leaders: promises count from when the beat was sent, and the request of
     a candidacy dies with its lease. But the list is not whole again.

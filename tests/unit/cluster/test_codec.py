@@ -56,7 +56,7 @@ from amqpstore_server.cluster.frames import (
 
 AT = ReplicaPosition(3, 77)
 ADDED: tuple[Frame, ...] = (Claim(7, AT), Goodbye(3))
-"""What version 2 has and version 1 has not: sent only to a leader that says that it takes it."""
+"""Frames that version 2 has added: sent only to a leader that says that it takes them."""
 FROM_FOLLOWER: tuple[Frame, ...] = (
     Hello("a1", "i1", "store", 1, 3, (HeldBatch(AT, 0xFFFFFFFF), HeldBatch(START, 0))),
     Ready(3, Join.REPLACE),
@@ -82,7 +82,7 @@ WIRE = {
     2: "7db032402cf85ba20f3a24df060d169a2879478ea69387fdc3df1b285f1bcea7",
     3: "a7b0e891fe4fa948c0fe4446f33003d327809455a0ae6c87c7a12649d782b127",
 }
-"""What all of these are on the wire, by version of the protocol; of version 3 with tags."""
+"""Digests of all these frames on the wire, by version of the protocol; version 3 has tags."""
 KEY = bytes(range(32))
 
 
@@ -138,7 +138,7 @@ def test_frames_with_their_tags_are_read_in_any_pieces(size: int) -> None:
     ids=str,
 )
 def test_only_what_the_peer_sent_next_is_taken(changed: list[bytes], good: int) -> None:
-    """Whoever changes it can make the checksum right, and knows no key."""
+    """An attacker who changes frames can make the checksum right, but does not know the key."""
     reader = read_leader(MAX_BYTES, FrameTags(KEY))
     reader.receive(b"".join(changed))
     assert [reader.next_frame() for _ in range(good)] == [*FROM_LEADER[:good]]
@@ -149,7 +149,7 @@ def test_only_what_the_peer_sent_next_is_taken(changed: list[bytes], good: int) 
 @pytest.mark.parametrize("content", [b"a queue", b"a queue" * 1000], ids=["small", "large"])
 @pytest.mark.parametrize("field", range(3))
 def test_what_is_changed_with_its_checksum_is_refused(field: int, content: bytes) -> None:
-    """As whoever is between two members can do: in the header, in the content, and in the tag."""
+    """An attacker between two members can change the header, the content and the tag."""
     frame = Definition(3, 10, 6, 70, content)
     (sent,) = wires_with_tags([frame])
     tag, (head, content) = sent[:TAG_BYTES], encode(frame)
@@ -222,7 +222,7 @@ def test_a_leader_cannot_send_what_followers_send(frame: Frame) -> None:
 
 
 def test_a_follower_cannot_send_content() -> None:
-    """Not even announce it: nothing of it is waited for."""
+    """A frame that only announces content is refused at once: none of it is waited for."""
     reader = read_follower()
     reader.receive(PREFIX.pack(10, 1, 0))
     with pytest.raises(PeerFrameError, match="1 bytes of content; at most 4194304 and 0 are taken"):

@@ -38,7 +38,7 @@ def founded(*there: str) -> EtcdTransaction:
 
 
 def test_a_member_that_shows_that_it_runs_is_no_group() -> None:
-    """It was stopped a moment ago, or a supervisor starts it again and again."""
+    """A live key shows a member that stopped a moment ago, or is restarted again and again."""
     puts = [one.key for one in founded(alive_key("fedcba9876543210"), alive_key("x")).puts]
     assert {GROUP, IN_SYNC} <= {*puts}
 

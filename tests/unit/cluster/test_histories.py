@@ -20,8 +20,8 @@ def test_nothing_confirmed_is_lost(seed: int) -> None:
 
 
 def test_a_leader_that_lost_what_it_had_not_synced_leads_again() -> None:
-    """What it shows of itself is durable: else it is taken for one that has lost data, and where it
-    was alone in the list nobody else may lead.
+    """A leader shows only what is durable: otherwise it is taken for one that has lost data, and if
+    it was alone in the list, no other member may lead.
     """
     assert history(885202828).violations == ()
 
@@ -36,20 +36,20 @@ def test_nothing_confirmed_is_lost_in_many_histories(seed: int) -> None:
 
 
 def test_a_leader_that_is_granted_no_lease_asks_again() -> None:
-    """Without its key, nobody who is not in the list finds it."""
+    """Without its key, members that are not in the list cannot find the leader."""
     assert history(1441932277).violations == ()
 
 
 def test_an_older_answer_does_not_end_a_won_election() -> None:
-    """The read was under way before the election, and its answer came behind that of it: the member
-    took its leadership for lost, and nobody led until its lease was over.
+    """The read was under way before the election, and its answer came after the election's: the
+    member took its leadership for lost, and the group had no leader until its lease was over.
     """
     longest_s, _ = drill(6, disk_hangs)
     assert longest_s < 4.0
 
 
 def test_a_member_that_hears_too_late_that_it_has_won_does_not_open_its_store() -> None:
-    """It was paused while its election was answered, and others had led since."""
+    """The member was paused while its election was answered, and others had led since."""
     assert history(2000048).violations == ()
     assert history(10890).violations == ()
 
@@ -62,17 +62,17 @@ def test_a_follower_that_takes_long_to_stop_is_back_once_it_was_started_again() 
 
 
 def test_what_a_follower_acked_on_another_connection_commits_nothing() -> None:
-    """It had discarded it meanwhile: the leader's own disk did not have it when it connected."""
+    """The follower had discarded it: the leader's own disk did not have it when it reconnected."""
     assert history(500001757).violations == ()
 
 
 def test_a_follower_may_discard_what_its_leader_commits_without_it() -> None:
-    """It was told so while that was not yet durable at the leader, and is no longer in the list."""
+    """The follower was told to before the leader had synced it, and is no longer in the list."""
     assert run(1610000884, size=3, min_in_sync=1, story=Story.LOST_LINKS).violations == ()
 
 
 def test_a_leader_that_has_resigned_lets_others_stand_first() -> None:
-    """It was the first to know, and the oldest in the list, so it was elected again and again."""
+    """A leader that resigned knew first and was the oldest in the list, so it was elected again."""
     _, group = drill(3, sees_etcd_only)
     assert [one.name for one in group.leaders] == ["A"]
 

@@ -1,4 +1,4 @@
-"""Who may follow, who may be in the list, and what a person may decide."""
+"""Tests of who may follow, who may be in the list, and what a person may decide."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_observer_follows_and_is_not_waited_for(group: Group) -> None:
 
 
 def test_a_batch_that_takes_long_to_arrive_costs_no_follower_its_place(group: Group) -> None:
-    """As long as more of it comes; who gets nothing more is dropped."""
+    """A follower stays as long as more of the batch comes; one that gets no more is dropped."""
     before = group.etcd.view().changed(IN_SYNC)
     confirmed = len(group.invariants.confirms)
     group.network.transfer_s = 3 * TIMING.ack_timeout_s
@@ -106,7 +106,7 @@ def test_a_catch_up_takes_as_long_as_it_takes(group: Group) -> None:
 
 
 def test_a_leader_that_takes_long_to_answer_is_asked_once(group: Group) -> None:
-    """It looks for what both have in many segments: each Hello would make it begin anew."""
+    """The leader searches many segments for what both have: each Hello would make it start anew."""
     (leader,) = group.leaders
     away = last_follower(group)
     away.kill(with_power=True)
@@ -149,7 +149,9 @@ def test_a_slow_follower_leaves_the_list_and_comes_back(group: Group) -> None:
 
 
 def test_a_leader_whose_disk_is_full_lets_a_follower_lead_that_has_room(group: Group) -> None:
-    """Else its publishers would wait for ever beside that. Where all are full, nobody gives way."""
+    """Otherwise its publishers would wait for ever although another member has room. Where all disks
+    are full, the leader stays.
+    """
     (full,) = group.leaders
     oldest = next(one for one in group.machines if one is not full)
     full.is_disk_low = oldest.is_disk_low = True
@@ -180,8 +182,8 @@ def test_who_is_named_leads_although_another_one_is_older(group: Group) -> None:
 
 
 def test_consumers_do_not_put_off_a_change_of_leaders(group: Group) -> None:
-    """Their acks are sealed while those before are under way, so there is always one that is not
-    committed.
+    """Acks of consumers are sealed while earlier ones are under way, so there is always one that is
+    not committed.
     """
     (before,) = group.leaders
     named = group.etcd.in_sync[-1]
@@ -285,7 +287,7 @@ def test_a_key_of_a_dead_member_is_no_reason_to_give_up(group: Group) -> None:
 
 
 def test_who_connects_again_and_again_and_acks_nothing_leaves_the_list(group: Group) -> None:
-    """Its disk is full: it gets a batch, cannot write it, and tries again on another connection."""
+    """The follower's disk is full: it gets a batch, cannot write it, and connects again."""
     full = last_follower(group)
     received = full.received
 
@@ -337,7 +339,7 @@ def test_who_cannot_serve_clients_and_is_alone_tries_again_after_a_while() -> No
 
 
 def test_who_cannot_open_its_store_lets_another_one_lead(group: Group) -> None:
-    """Its disk hangs in the middle of the recovery: it renewed its lease for ever."""
+    """The disk of the new leader hangs during the recovery: it once renewed its lease for ever."""
     first, second, third = group.machines
     assert group.leaders == [first]
     second.is_recovery_stuck = True
@@ -417,8 +419,8 @@ def test_who_is_dropped_again_and_again_waits_before_it_enters(group: Group) -> 
 
 
 def test_who_was_dropped_by_a_request_that_came_late_enters_again(group: Group) -> None:
-    """Its answer was lost, a read found nothing changed, and no watch told the leader of the change
-    that came after that.
+    """The answer to the request was lost, a read found nothing changed, and no watch told the leader
+    of the change that came after that.
     """
     lame = last_follower(group)
 
@@ -452,15 +454,15 @@ def test_another_etcd_decides_nothing(group: Group) -> None:
 
 
 def test_a_person_may_make_a_member_the_leader_that_is_not_in_the_list(group: Group) -> None:
-    """What only the others had is lost then; when they come back it goes, for a copy."""
+    """Data that only the others had is lost: when they come back, a copy replaces theirs."""
     forced = last_follower(group)
     forced.kill(with_power=True)
     group.run(10.0)
     assert forced.name not in group.etcd.view().in_sync
     lost = len(group.invariants.confirms)
     gone = [one for one in group.machines if one is not forced]
-    for one in gone:
-        one.kill(with_power=True)
+    for machine in gone:
+        machine.kill(with_power=True)
     forced.restart()
     group.run(10.0)
     assert not group.leaders
@@ -470,13 +472,13 @@ def test_a_person_may_make_a_member_the_leader_that_is_not_in_the_list(group: Gr
     assert forced.member.role is Role.LEADING
     assert group.etcd.view().in_sync == (forced.name,)
     assert len(forced.disk.log) < lost
-    for one in gone:
-        one.restart()
+    for machine in gone:
+        machine.restart()
     group.events.run_until(group.events.now + 15.0)
-    for one in gone:
-        assert one.disk.log == forced.disk.log
+    for machine in gone:
+        assert machine.disk.log == forced.disk.log
         # Their checkpoints covered more than is left: nothing behind a checkpoint is taken back.
-        assert one.copies == 1
+        assert machine.copies == 1
     assert len(group.etcd.view().in_sync) == len(group.machines)
 
 
@@ -499,7 +501,7 @@ def test_a_disk_that_lost_what_it_acked_is_noticed(
 def test_a_leader_without_its_key_gives_up_when_a_person_makes_another_the_only_candidate(
     group: Group,
 ) -> None:
-    """It may not regain the key of a leadership that a person has ended."""
+    """The leader may not regain the key of a leadership that a person has ended."""
     leader, chosen = group.leaders[0], last_follower(group)
     group.etcd.hold = lambda transaction: 3.0 if transaction.puts else 0.0
     group.etcd.lose_lease_of(LEADER)

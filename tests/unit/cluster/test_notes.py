@@ -1,4 +1,4 @@
-"""Which etcd is the group's, by what it holds."""
+"""Tests of how members recognize the etcd of their group, by what it holds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_another_etcd_or_an_older_one_is_not(found: View, text: str) -> None:
 
 
 def test_what_another_member_has_seen_counts() -> None:
-    """Whoever was away longer than the backup is old cannot know that it is one."""
+    """A member that was away since before the backup cannot recognize it as a backup."""
 
     def shown(notes: Notes) -> View:
         return view(rows={alive_key("b"): EtcdRow({"seen": notes.shown()}, 90)})

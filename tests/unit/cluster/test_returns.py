@@ -1,4 +1,4 @@
-"""Whoever comes back older than he was leads nobody, and takes nothing from anybody."""
+"""A member that comes back older than it was does not lead, and takes nothing from others."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ STORIES: dict[Return, bool] = {
     returns.etcd_made_anew: False,
     returns.member_of_an_older_version_leads: True,
 }
-"""And whether somebody serves clients in the end: without a person, nobody elects by an etcd that
-is not the group's.
+"""Returns, and whether clients are served in the end: without a person, no member is elected by an
+etcd that is not the group's.
 """
 
 
@@ -81,22 +81,22 @@ def test_nothing_confirmed_is_lost_in_many_histories(story: Return, seed: int) -
 
 
 def test_nobody_leads_where_only_a_twin_that_is_gone_has_what_was_confirmed() -> None:
-    """It was elected in the place of its original, and confirmed alone, with min_in_sync 1."""
+    """The twin was elected instead of its original, and confirmed alone, with min_in_sync 1."""
     seed = 305551080
     assert not has_all_that_was_confirmed(group_after(returns.twins, seed))
     look(returns.twins, seed)
 
 
 def test_the_leader_s_history_holds_if_a_person_says_so() -> None:
-    """Whoever has more stays out until then, and says so, the leader and etcd as well."""
+    """Members that have more stay out until then; the leader's reports and etcd say so."""
     group = told(4, lambda group: None)
     leader, *others = returns.older_leader(group, is_idle=True)
     assert group.leaders == [leader]
     assert group.invariants.violations == []
     view = group.etcd.view()
-    for one in others:
-        assert "stays out and keeps what it has" in view.shown(one.name)["waits"]
-        assert any(f"{one.name} stays out" in text for text in leader.reports)
+    for other in others:
+        assert "stays out and keeps what it has" in view.shown(other.name)["waits"]
+        assert any(f"{other.name} stays out" in text for text in leader.reports)
     assert leader.member is not None
     assert leader.member.waiting >= 2
     lengths = [one.disk.last().number for one in others]

@@ -1,5 +1,5 @@
-"""Who holds the others up, where each message waits for the confirm of the one before it: a frame
-is sent when the slowest follower has the last one.
+"""Tests of followers that hold up the others, where each message waits for the confirm of the one
+before it: a frame is sent when the slowest follower has the last one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every implementation of `Catalog` does, wherever it keeps its rows."""
+"""Tests that every implementation of `Catalog` passes, wherever it keeps its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every implementation of `Clock` does, whoever moves it."""
+"""Tests that every implementation of `Clock` passes, whatever moves it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a group relies on, of the model that the simulator uses and of a real etcd.
+"""Tests that a group's etcd passes: the model that the simulator uses, and a real one.
 
-Neither is let off: what holds for one of them alone is not relied on.
+Both must pass each of them: a group does not rely on what holds for only one of the two.
 """
 
 import time
@@ -242,7 +242,7 @@ def test_an_election_on_what_was_changed_since_is_refused(subject: Subject, key:
 
 
 def test_the_same_election_never_happens_twice(subject: Subject) -> None:
-    """So a request whose answer was lost does no harm once any of its keys was changed."""
+    """A request whose answer was lost does no harm once any of its keys was changed."""
     lease = subject.grant(LONG_S)
     stood = standing(subject.view(), "A", 1, lease, "r")
     assert subject.attempt(stood)[0] == "done"
@@ -289,7 +289,7 @@ def test_a_lease_that_is_gone_may_be_given_back(subject: Subject) -> None:
 
 
 def test_an_election_under_a_lease_that_is_gone_is_refused(subject: Subject) -> None:
-    """This is what makes a candidacy end: its request cannot be carried out any more."""
+    """The end of the lease ends a candidacy: its request cannot be carried out any more."""
     lease = subject.grant(LONG_S)
     view = subject.view()
     subject.revoke(lease)
@@ -367,7 +367,7 @@ def test_a_member_takes_back_its_own_key_under_a_new_lease(subject: Subject) -> 
 def test_what_a_process_asked_for_changes_nothing_once_another_one_has_taken_its_key_back(
     subject: Subject,
 ) -> None:
-    """Its requests may be on their way when it ends; the key was there all the time."""
+    """Requests of a process may be on their way when it ends; the key was there all the time."""
     _, view = elect(subject)
     assert view.leader is not None
     new = subject.grant(LONG_S)

@@ -1,4 +1,4 @@
-"""What every implementation of `Files` does, whatever is below it."""
+"""Tests that every implementation of `Files` passes, whatever is below it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ IMPLEMENTATIONS: dict[str, Callable[[], Files]] = {
     "failing": stores.FailingFiles,
     "unreadable, real": lambda: UnreadableFiles(OsFiles(), (NOWHERE, 0, 1)),
 }
-"""Those with faults have none that strikes: what remains is what they are made around."""
+"""Implementations of `Files`; those that have faults have none that strikes here."""
 
 
 ON_DISK = [name for name in IMPLEMENTATIONS if "real" in name or name == "failing"]
-"""Those whose files are in a real file system, and so belong to somebody."""
+"""Implementations whose files are in a real file system, and so have an owner."""
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 

@@ -1,4 +1,4 @@
-"""What a proof asks of a stand-in has no answer that another one could inherit by accident."""
+"""Questions that a proof asks a stand-in have no answer that is inherited by accident."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What every implementation of `Outlet` does, whoever is at its other end.
+"""Tests that every implementation of `Outlet` passes, whatever is at its other end.
 
 What a client hears is put into the same words for all: what AMQP's channel says is read back from
 the bytes that leave.
@@ -58,7 +58,7 @@ class Subject(Protocol):
         """Have it writable again, with all sent that was to be."""
 
     def fail(self) -> None:
-        """Have an answer fail, and see that the client does not wait for it in vain."""
+        """Have an answer fail, and see that the client does not go on waiting for it."""
 
 
 # AMQP's channel.
@@ -366,7 +366,7 @@ def test_all_is_heard_in_the_order_of_the_calls(subject: Subject) -> None:
 
 
 def test_what_is_not_writable_loses_nothing(subject: Subject) -> None:
-    """It asks for deliveries to wait: what comes all the same is sent, behind the rest."""
+    """Deliveries are asked to wait: those that come all the same are sent after the others."""
     subject.fill()
     writable = [subject.outlet.is_writable]
     subject.outlet.deliver(subject.consumers[0], 1, run_of(message(b"a")))
@@ -386,7 +386,7 @@ def test_a_client_is_told_that_its_ack_is_overdue(subject: Subject) -> None:
     assert subject.heard() == [("late", 5000)]
 
 
-# Those to whom nobody listens.
+# Answers that come too late.
 
 LATE: dict[str, Callable[[Outlet], None]] = {
     "confirm": lambda outlet: outlet.confirm(1, multiple=True),
@@ -394,7 +394,7 @@ LATE: dict[str, Callable[[Outlet], None]] = {
     "committed": lambda outlet: outlet.committed(),
     "failed": lambda outlet: outlet.failed(),
 }
-"""What may come of what was asked for before the channel was closed."""
+"""Answers to what was asked for before the channel was closed."""
 
 
 @pytest.mark.parametrize("late", LATE)

@@ -204,7 +204,7 @@ def test_a_missing_file_is_damage(path: Paths, store: str) -> None:
 def test_what_is_removed_while_it_is_copied_is_copied_all_the_same(
     path: Paths, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a broker's compaction removes it: it was pinned before."""
+    """A broker's compaction may remove a segment that the copy has pinned before."""
     expected = bodies(store)
     removed = "segments/0000000002.segment"
     shutil.copytree(store, path("busy"))

@@ -47,7 +47,7 @@ LOSING = [lose_content, lose_file, lose_end, lose_middle]
 
 
 def shortfall(path: Path) -> int:
-    """How many messages a check of a store misses in its log."""
+    """Return how many messages a check of a store misses in its log."""
     checked = check(str(path))
     assert bool(checked.shortfall) is any(one.code == "log-short" for one in checked.findings)
     return checked.shortfall.lost

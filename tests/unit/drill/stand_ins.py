@@ -1,4 +1,4 @@
-"""What the drills of real processes and disks leave behind, made here in some milliseconds."""
+"""Remains of drills of real processes and disks, made here in some milliseconds."""
 
 from __future__ import annotations
 

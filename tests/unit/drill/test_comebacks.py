@@ -1,4 +1,4 @@
-"""What comes back older in the drill of a group is kept and put back as files."""
+"""Directories that come back older in the drill of a group are kept and put back as files."""
 
 import socket
 from pathlib import Path

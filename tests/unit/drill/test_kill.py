@@ -1,4 +1,4 @@
-"""What the kill drill says of a store, by what its clients were told: from made lists."""
+"""Tests of what the kill drill says of a store, from made lists of what clients were told."""
 
 from collections.abc import Sequence
 

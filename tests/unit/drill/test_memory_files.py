@@ -1,4 +1,4 @@
-"""What a failed sync leaves of a file on the simulated disk."""
+"""Tests of what a failed sync leaves of a file on the simulated disk."""
 
 import random
 

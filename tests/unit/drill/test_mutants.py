@@ -148,8 +148,8 @@ def test_what_stands_in_for_processes_breaks_nothing(
 def test_what_a_leader_had_not_logged_may_come_back_unflagged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of seed 21624: a leader was lost whose followers did not have its deliveries yet. No
-    confirm has come after them.
+    """Seed 21624 lost a leader whose followers did not have its deliveries yet. No confirm has come
+    after them.
     """
     _small("cluster", "", monkeypatch)
     serves(mutants.what_was_taken_before())(monkeypatch)

@@ -1,4 +1,4 @@
-"""What the engine's tests share: stores that open fast, their messages, and files that fail."""
+"""Tools of the engine's tests: stores that open fast, their messages, and files that fail."""
 
 import copy
 import os
@@ -23,7 +23,7 @@ TRANSIENT = Envelope("", "orders", persistent=False)
 NO_CHECKPOINTS = Options(
     checkpoint_bytes=1 << 60, checkpoint_messages=1 << 60, checkpoint_ms=1 << 60, reserve_bytes=0
 )
-"""What is in the log is read from it at the next start: damage in it is found there."""
+"""Options that have the next start read the whole log, and find the damage in it."""
 
 
 class RowsCatalog:

@@ -1,4 +1,4 @@
-"""What is appended to a file goes to the kernel in calls of bounded size, all of it in order."""
+"""Bytes appended to a file go to the kernel in calls of bounded size, all of them in order."""
 
 import os
 from collections.abc import Sequence

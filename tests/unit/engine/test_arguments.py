@@ -1,4 +1,4 @@
-"""What the log cannot hold is refused at the call, and costs nobody else anything."""
+"""Arguments that the log cannot hold are refused at the call, and affect no other caller."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ TOO_HIGH = 1 << 64
 
 
 class Long(bytes):
-    """As many bytes as it says, in no room."""
+    """Bytes that say that there are 4 GiB of them, and take no memory."""
 
     def __len__(self) -> int:
         return 1 << 32
@@ -252,12 +252,12 @@ def test_deliveries_are_counted_as_far_as_four_bytes_go(disk: Disk) -> None:
 def test_a_batch_that_cannot_be_encoded_ends_the_store(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not left out: what others were promised is in it."""
+    """The batch is not left out: it has what others were promised."""
     store = disk.open()
     queue = store.create_queue("q")
-    told: list[str] = []
+    durable: list[str] = []
     store.publish([queue], messages(b"a"))
-    store.log.when_durable(lambda: told.append("a"))
+    store.log.when_durable(lambda: durable.append("a"))
 
     def fail(*_: object) -> None:
         raise MemoryError
@@ -268,7 +268,7 @@ def test_a_batch_that_cannot_be_encoded_ends_the_store(
             store.sync()
     assert store.failure is not None
     store.close()
-    assert told == []
+    assert durable == []
     store = disk.open()
     assert drain(store, queue_named(store, "q")) == []
     store.abandon()
@@ -380,7 +380,7 @@ def test_what_is_not_a_queue_is_refused_and_the_error_says_what_to_pass(
 def test_what_is_not_a_run_is_refused_and_the_error_says_what_to_pass(
     disk: Disk, call: Callable[[Store, Any, Any], object]
 ) -> None:
-    """As `take` returns it if nothing is ready, and if it cannot be read."""
+    """Among the wrong values is what `take` returns if nothing is ready, or cannot be read."""
     store = disk.open()
     queue = store.create_queue("q")
     store.publish([queue], messages(b"a"))

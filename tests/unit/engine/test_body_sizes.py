@@ -1,4 +1,4 @@
-"""How many bytes are ready in a queue: as index files say, and exact whatever was done."""
+"""Counts of the bytes ready in a queue: from index files, and exact whatever was done."""
 
 from __future__ import annotations
 

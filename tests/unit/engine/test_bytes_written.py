@@ -1,4 +1,4 @@
-"""What a small durable batch costs on disk: about what a plain append costs."""
+"""A small durable batch costs on disk about what a plain append costs."""
 
 import os
 from collections.abc import Iterator

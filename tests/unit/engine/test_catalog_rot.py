@@ -70,8 +70,8 @@ def offsets(content: bytes) -> Iterator[int]:
 
 
 def check_flips(whole: str, scratch: Path, flips: list[tuple[int, int]]) -> Counter[str]:
-    """Open the catalog with each of these bits flipped. Returns how often what was said."""
-    said: Counter[str] = Counter()
+    """Open the catalog with each of these bits flipped. Count what is said of them."""
+    verdicts: Counter[str] = Counter()
     path = str(scratch / "catalog")
     content = Path(whole, "catalog", "data.mdb").read_bytes()
     expected = rows(str(shutil.copytree(Path(whole, "catalog"), scratch / "whole")))
@@ -81,15 +81,15 @@ def check_flips(whole: str, scratch: Path, flips: list[tuple[int, int]]) -> Coun
         flipped[place] ^= 1 << bit
         Path(path, "data.mdb").write_bytes(flipped)
         try:
-            found = rows(path)
+            rows_read = rows(path)
         except CatalogDamageError:
-            said["row"] += 1
+            verdicts["row"] += 1
             continue
         except DamageError:
-            said["page"] += 1
+            verdicts["page"] += 1
             continue
-        assert found == expected, f"bit {bit} at {place}"
-        said["nothing"] += 1
+        assert rows_read == expected, f"bit {bit} at {place}"
+        verdicts["nothing"] += 1
         # Nothing that the next commits do differs either.
         catalog = LmdbCatalog(path, False)
         for number in range(2):
@@ -97,7 +97,7 @@ def check_flips(whole: str, scratch: Path, flips: list[tuple[int, int]]) -> Coun
         catalog.close()
         changed = {**expected, "vhosts": {**expected["vhosts"], "new": 1}, "users": {}}
         assert rows(path) == changed, f"bit {bit} at {place}"
-    return said
+    return verdicts
 
 
 def test_a_bit_anywhere_in_the_catalog(whole: str, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ class Subject:
         self.created, self.deleted, self.batches = [], [], []
 
     def restart(self) -> None:
-        """As recovery does it, from a checkpoint with nothing behind it."""
+        """Restart as recovery does, from a checkpoint with nothing behind it."""
         self.checkpoint()
         self.writer.close()
         catalog = self.backing.catalog
@@ -153,7 +153,7 @@ class Subject:
         self.writer = IndexWriter(self.backing.files, self.backing.directory, self.backing.seed)
 
     def check(self) -> None:
-        """After a checkpoint: queues, accounts and files are what the model says."""
+        """Check that after a checkpoint, queues, accounts and files are what the model says."""
         assert self.checkpoint_state.queues.keys() == self.plain.queues.keys()
         for queue_id, expected in self.plain.queues.items():
             queue = self.checkpoint_state.queues[queue_id]

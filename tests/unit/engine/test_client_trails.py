@@ -1,4 +1,4 @@
-"""Who published and received messages, noted beside the log: true, bounded, and in nobody's way."""
+"""Notes of who published and received messages, beside the log: true, bounded, not in the way."""
 
 import errno
 import logging

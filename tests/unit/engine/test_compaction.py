@@ -104,7 +104,7 @@ def bodies_in(disk: Disk, number: int) -> list[tuple[int, bytes]]:
 
 
 def compact(store: Store) -> None:
-    """Begin what is due, take over what is done, and remove what nobody uses any more."""
+    """Begin what is due, take over what is done, and remove what is no longer in use."""
     for _ in range(4):
         store.upkeep.housekeep()
 
@@ -207,7 +207,7 @@ def test_a_reader_goes_on_in_the_old_files_until_the_new_one_is_taken_over(disk:
     store.abandon()
     store = disk.open()
     queue = queue_named(store, "q")
-    store.upkeep.housekeep()  # it is done and the catalog has it, but no one has taken it over
+    store.upkeep.housekeep()  # it is done and the catalog has it, but it is not taken over
     assert segment_files(disk) == [1, 2, 3, 4, 5, FIRST_COMPACTED]
     assert [take(store, queue, 1).first_sequence for _ in range(2)] == [2, 4]
     store.upkeep.housekeep()
@@ -296,7 +296,7 @@ def test_a_segment_with_damage_goes_to_quarantine_and_the_others_are_merged(disk
     assert isinstance(taken[1], MessageDamagedError)
     assert taken[1].message_id == 4
     store.abandon()
-    # Nobody took it off its queue.
+    # It was not taken off its queue.
     store = disk.open()
     assert queue_named(store, "q").ready_count == 4
     assert drain(store, queue_named(store, "q")) == [b"1", b"3", b"4"]

@@ -35,7 +35,7 @@ def disk(tmp_path: Path) -> Disk:
 
 @pytest.fixture
 def crashed(tmp_path: Path) -> Disk:
-    """The same, but the process died: the end is not noted."""
+    """A store like that of `disk` whose process died: its end is not noted."""
     disk = Disk(str(tmp_path / "crashed"))
     store = disk.open()
     publish_batches(store, store.create_queue("q"), BATCHES)
@@ -110,7 +110,7 @@ def test_a_flipped_bit_in_an_earlier_batch_is_damage_after_a_crash_as_well(crash
 def test_a_flipped_bit_in_the_last_batch_after_a_crash_is_taken_for_a_torn_tail(
     crashed: Disk,
 ) -> None:
-    # Nobody can tell the two apart; FORMAT.md says so.
+    # The two cannot be told apart; FORMAT.md says so.
     content = crashed.read(1)
     catalog = crashed.catalog.clone()
     last_batch = records(crashed, Kind.TRANSACTION)[1].end
@@ -342,7 +342,7 @@ def test_a_message_damaged_after_the_start_is_an_error_once_and_the_rest_is_serv
     if checkpointed:
         store.upkeep.checkpoint()
     store.abandon()
-    # Nobody took it off its queue: each start finds it again, until it is repaired.
+    # It was not taken off its queue: each start finds it again, until it is repaired.
     for _ in range(2):
         store = disk.open()
         queue = queue_named(store, "q")
@@ -408,7 +408,7 @@ def three_segments(tmp_path: Path) -> Disk:
 def test_a_damaged_segment_is_scanned_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Not for each message behind the damaged place, nor for each that is in it."""
+    """No message behind the damage, and none within it, has the segment scanned again."""
     disk = Disk(str(tmp_path / "store"))
     store = disk.open()
     written = [b"%d" % number for number in range(100)]
@@ -426,16 +426,16 @@ def test_a_damaged_segment_is_scanned_once(
     monkeypatch.setattr("amqpstore.log.segments.scan", noted)
     store = disk.open()
     queue = queue_named(store, "q")
-    found, lost = [], []
+    bodies, lost = [], []
     while queue.ready_count:
         run = store.take(queue, 1)
         if isinstance(run, Run):
-            found += [message.body for message in run.messages or ()]
+            bodies += [message.body for message in run.messages or ()]
         else:
             assert isinstance(run, MessageDamagedError)
             lost.append(run.message_id)
     assert lost == [record.number for record in bad]
-    assert found == [body for body in written if int(body) + 1 not in lost]
+    assert bodies == [body for body in written if int(body) + 1 not in lost]
     assert len(scans) == 1
     store.abandon()
 

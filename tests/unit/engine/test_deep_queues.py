@@ -1,4 +1,4 @@
-"""Whatever happens to a deep queue, a checkpoint has the entries of few index files in memory."""
+"""A checkpoint has the entries of few index files in memory, whatever happens to a deep queue."""
 
 import weakref
 from array import array
