@@ -172,13 +172,13 @@ class Group:
         """No process was started."""
 
     def found(self) -> None:
-        """It exists."""
+        """Do nothing: the group exists."""
 
     def wait_for_leader(self) -> Member:
         return self.members[0]
 
     def wait_until_in_sync(self) -> None:
-        """All of them are."""
+        """Do nothing: all members are in sync."""
 
 
 class Drainer:
@@ -192,10 +192,10 @@ class Drainer:
         Group.queues[queue].clear()
 
     def start(self) -> None:
-        """Nothing runs."""
+        """Do nothing: all bodies are there."""
 
     def join(self, _timeout_s: float) -> None:
-        """It has ended."""
+        """Do nothing: no thread was started."""
 
 
 def _work_in_group(

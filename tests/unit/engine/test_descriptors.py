@@ -108,7 +108,7 @@ def test_the_last_used_stay_open(tmp_path: Path) -> None:
 
 
 class Scarce(OsFiles):
-    """Files of which the process may have so many open."""
+    """Files of which the process may have at most `most` open."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -135,7 +135,7 @@ def test_where_no_descriptor_is_left_it_gives_up_its_own(tmp_path: Path) -> None
 def test_what_cannot_be_read_for_now_stays_ready(
     tmp_path: Path, number: int, checkpointed: bool
 ) -> None:
-    """Neither a segment nor an index file."""
+    """A message stays ready if its segment or its index file cannot be read."""
     disk = Disk(str(tmp_path / "store"))
     store = disk.open()
     publish_batches(store, store.create_queue("q"), [[b"one", b"two"]])
@@ -149,9 +149,9 @@ def test_what_cannot_be_read_for_now_stays_ready(
         files.bad += [(f"{index}/{name}", 0, 0) for name in os.listdir(index)]
     store.log._descriptors.close()
     for call in (store.take, store.withdrawals.withdraw):
-        found = call(queue, 10)
-        assert isinstance(found, ReadLaterError)
-        assert "Nothing is lost" in str(found)
+        answer = call(queue, 10)
+        assert isinstance(answer, ReadLaterError)
+        assert "Nothing is lost" in str(answer)
     assert store.withdrawals.peek(queue) is None
     if checkpointed:
         with pytest.raises(ReadLaterError):
@@ -226,15 +226,15 @@ def test_a_prepared_transaction_that_cannot_be_read_stays_prepared(
     target = queue_named(store, "target")
     store.log._descriptors.close()
     files.bad = [(disk.path(2), 0, 0)]
-    one, other = store.prepared.values()
+    unreadable, other = store.prepared.values()
     with pytest.raises(UndecidableError if number == errno.EIO else ReadLaterError):
-        one.commit(one.publishes())
-    assert list(store.prepared.values()) == [one, other]
+        unreadable.commit(unreadable.publishes())
+    assert list(store.prepared.values()) == [unreadable, other]
     other.commit(other.publishes())
     store.sync()
     assert drain(store, target) == [b"2"]
     files.bad = []
-    one.commit(one.publishes())
+    unreadable.commit(unreadable.publishes())
     store.sync()
     assert drain(store, target) == [b"1", b"and more"]
     store.abandon()
@@ -280,7 +280,7 @@ def test_a_transaction_is_not_committed_until_what_it_acks_is_known(
 
 @pytest.fixture
 def no_more() -> Iterator[list[int]]:
-    """This process can open nothing more, but for what is spare; it may close some of these."""
+    """Open files until only spare descriptors are left; yields those that a test may close."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Descriptors that earlier tests have not closed yet must not get in the way.
     highest = max(map(int, os.listdir("/proc/self/fd")))
@@ -389,7 +389,7 @@ def test_serve_takes_all_descriptors_that_it_may() -> None:
 
 
 def test_a_file_that_is_written_to_is_not_closed_by_another_thread(tmp_path: Path) -> None:
-    """Its descriptor would be that of the next file that is opened: a client's socket."""
+    """A closed descriptor becomes that of the next file that is opened: a client's socket."""
     disk = Disk(str(tmp_path / "store"))
     store = disk.open()
     queue = store.create_queue("q")

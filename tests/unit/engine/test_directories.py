@@ -118,7 +118,7 @@ def test_what_does_not_name_a_directory_is_refused(
 
 
 def test_windows_is_told_what_it_lacks() -> None:
-    """As where there is no module fcntl."""
+    """Windows has no module fcntl."""
     script = "import sys\nsys.modules['fcntl'] = None\nimport amqpstore"
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
@@ -130,7 +130,7 @@ def test_windows_is_told_what_it_lacks() -> None:
 def test_no_store_is_opened_where_nothing_can_be_made_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on macOS."""
+    """macOS has no fdatasync."""
     monkeypatch.delattr(os, "fdatasync")
     for opened in (Store.open, SharedStore.open):
         with pytest.raises(OSError, match=r"Linux only.*has no fdatasync"):

@@ -1,4 +1,4 @@
-"""Which segments a store should have: held against the rule, number by number."""
+"""The segments that a store should have are compared with the rule, number by number."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

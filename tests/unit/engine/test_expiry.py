@@ -413,6 +413,6 @@ def test_messages_that_were_written_aside_expire(tmp_path: Path) -> None:
     store.withdrawals.put_back(queue, back)
     assert sorted(expired(store, queue, 10)) == [2, 3]
     assert expired(store, queue, read=False) == [1, 4]
-    # Nothing is kept that nobody can come back for.
+    # Nothing is kept that is no longer reachable.
     assert list(Path(disk.directory, "transient").iterdir()) == []
     store.abandon()

@@ -30,7 +30,7 @@ def index_numbers(disk: Disk) -> list[int]:
 
 
 def taken(store: Store, queue: Queue, count: int) -> Iterator[int]:
-    """Take and ack so many messages; their sequences, one at a time."""
+    """Take and ack a number of messages one by one, and yield their sequences."""
     for _ in range(count):
         run = take(store, queue, 1)
         store.ack(queue, run)

@@ -368,9 +368,9 @@ def test_a_large_batch_is_encoded_when_it_is_written(
             publish(log, b"later", first_sequence=9)
             log.write(batch)
             log.complete(batch)
-        found = log.read(1, 2)
-        assert isinstance(found, list)
-        assert [message.body for message in found] == [b"one", b"two"]
+        messages_read = log.read(1, 2)
+        assert isinstance(messages_read, list)
+        assert [message.body for message in messages_read] == [b"one", b"two"]
         contents.append(Path(segment_path(str(directory), 1)).read_bytes())
     assert contents[0] == contents[1]
 

@@ -1,4 +1,4 @@
-"""What a store measures: histograms, and figures of what is in it."""
+"""Tests of what a store measures: histograms, and figures of what is in it."""
 
 from pathlib import Path
 

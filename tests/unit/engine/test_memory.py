@@ -215,12 +215,12 @@ def test_a_queue_that_is_emptied_keeps_more_than_one_that_is_not(disk: Disk) -> 
 @pytest.mark.parametrize("how", ["take", "purge", "delete", "expire", "drop"])
 def test_nothing_is_held_when_everything_is_gone(disk: Disk, how: str) -> None:
     store = disk.open()
-    one, two = store.create_queue("one"), store.create_queue("two")
+    first, second = store.create_queue("one"), store.create_queue("two")
     for number in range(600):
-        placements = [Placement(queue, EXPIRES_MS) for queue in (one, two)]
+        placements = [Placement(queue, EXPIRES_MS) for queue in (first, second)]
         store.enqueue(placements, messages(BODY, b"%d" % number))
         store.sync()
-    for queue in (one, two):
+    for queue in (first, second):
         if how == "take":
             drain(store, queue)
         elif how == "purge":
@@ -323,7 +323,7 @@ def test_transient_messages_do_not_wait_for_housekeeping_to_leave_memory(disk: D
 
 
 def test_a_look_at_a_transient_message_finds_it_however_short_memory_is(disk: Disk) -> None:
-    """Whoever counts bytes asks for its size, and nothing at the head would mean any size."""
+    """A count of bytes asks for the message's size, and no message would mean any size."""
     disk.options = disk.options._replace(memory_bytes=1_000)
     store = disk.open()
     queue = store.create_queue("q")

@@ -68,7 +68,7 @@ def test_the_number_of_a_compacted_segment_is_never_given_again(disk: Disk) -> N
 
 
 def test_numbers_in_quarantine_are_not_given_again_without_that_row(disk: Disk) -> None:
-    """As earlier versions left their catalogs."""
+    """Catalogs of earlier versions lack the row."""
     store = disk.open()
     store.create_queue("q")
     store.abandon()

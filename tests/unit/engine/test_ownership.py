@@ -1,4 +1,4 @@
-"""Who owns what root creates in a store."""
+"""Tests of who owns the files that root creates in a store."""
 
 from __future__ import annotations
 

@@ -69,10 +69,10 @@ def test_a_message_is_read_back_as_it_was_written(
     assert lengths == [len(content)]
     payload = encode_head(exchange, routing_key, properties) + body
     assert content == encode_record(Kind.MESSAGE, 9, SEGMENT, payload, seed=SEED, batch=2)
-    found = record_at(content, 0, SEGMENT, SEED)
-    assert isinstance(found, Record)
-    read = decode_message(content[found.payload_offset : found.end], 0, decoder({}))
-    assert (found.number, read.body) == (9, body)
+    record = record_at(content, 0, SEGMENT, SEED)
+    assert isinstance(record, Record)
+    read = decode_message(content[record.payload_offset : record.end], 0, decoder({}))
+    assert (record.number, read.body) == (9, body)
     assert read.envelope.exchange == exchange
     assert read.envelope.routing_key == routing_key
     assert read.envelope.properties == properties

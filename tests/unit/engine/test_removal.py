@@ -1,4 +1,4 @@
-"""What leaves its place: a copy of an index file for quarantine."""
+"""Tests of the copy of an index file that goes to quarantine."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What the disk could not read for a while is served once it can, without another start."""
+"""Messages that the disk could not read for a while are served once it can, without a restart."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.unit.engine.stores import (
 
 START_MS = 1_700_000_000_000
 PAGE = 16
-"""So that what cannot be read is less than the store."""
+"""A page so small that only some of the store cannot be read."""
 
 
 @pytest.fixture
@@ -162,21 +162,21 @@ def test_bytes_that_could_not_be_counted_are_counted_again(disk: Disk, taken: in
     store.abandon()
     files = ReadOnce(OsFiles())
     store = disk.open(files)
-    one = queue_named(store, "one")
-    assert (one.ready_count, one.sized_bytes) == (2, None)
+    queue = queue_named(store, "one")
+    assert (queue.ready_count, queue.sized_bytes) == (2, None)
     for _ in range(taken):
-        take_one(store, one)
-    publish_batches(store, one, [[b"more"]])
+        take_one(store, queue)
+    publish_batches(store, queue, [[b"more"]])
     assert wait(disk, store) == {}
-    assert (one.ready_count, one.sized_bytes) == (3 - taken, None)
+    assert (queue.ready_count, queue.sized_bytes) == (3 - taken, None)
     files.is_well = True
     assert wait(disk, store) == {}
-    assert one.sized_bytes == [15, 9][taken]
-    assert store.stored.sizes.ready_bytes(one) == one.sized_bytes
-    assert one.stored_count <= one.ready_count
+    assert queue.sized_bytes == [15, 9][taken]
+    assert store.stored.sizes.ready_bytes(queue) == queue.sized_bytes
+    assert queue.stored_count <= queue.ready_count
     rest = [b"second", b"third", b"more"][taken:]
-    assert drain(store, one) == rest
-    assert (one.ready_bytes, one.stored_bytes, one.stored_count) == (0, 0, 0)
+    assert drain(store, queue) == rest
+    assert (queue.ready_bytes, queue.stored_bytes, queue.stored_count) == (0, 0, 0)
     store.close()
 
 

@@ -1,4 +1,4 @@
-"""Rows that nobody could look into: they are neither written nor read."""
+"""Rows nested too deeply to be read are refused when they are written and when they are read."""
 
 from typing import Any
 

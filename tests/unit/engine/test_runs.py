@@ -172,7 +172,7 @@ def test_runs_taken_from_a_long_list_come_in_order(runs: int, length: int, limit
 
 
 class RunListAgainstPlainList(RuleBasedStateMachine):
-    """What is in a RunList, and what was taken, are two sets of sequences."""
+    """Sequences in a RunList, and those taken from it, are compared with two plain lists."""
 
     def __init__(self) -> None:
         super().__init__()

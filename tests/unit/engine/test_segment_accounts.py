@@ -88,8 +88,8 @@ def test_an_account_is_what_a_count_of_every_message_says(
             ids = data.draw(st.sets(st.sampled_from(live), min_size=1)) | set()
             chosen = sorted(data.draw(st.sampled_from([ids, set(live)])))
             account.release(chosen, [plain.sizes[one] for one in chosen])
-            for one in chosen:
-                plain.references[one] -= 1
+            for message_id in chosen:
+                plain.references[message_id] -= 1
             check(account, plain)
         account = SegmentAccount.of_row(account.row())
         check(account, plain)
@@ -191,7 +191,7 @@ def test_one_account_in_the_place_of_neighbours() -> None:
 
 
 def test_ids_with_gaps_of_one_queue_each_are_counted_by_their_places() -> None:
-    """As a repair leaves a segment that it wrote anew: no table of references yet."""
+    """A segment that a repair wrote anew has no table of references yet."""
     account = SegmentAccount(1 << 31, 3)
     account.ids = AscendingIds(array("Q", [3, 7, 20]))
     account.end_id = 21
@@ -222,7 +222,7 @@ def test_what_compaction_kept_takes_few_bytes_a_message(
 
 
 def table_bytes(table: object) -> int:
-    """How much memory a table takes, with what it consists of."""
+    """Return how much memory a table takes, with its columns."""
     if table is None:
         return 0
     parts = getattr(table, "_distances", None)

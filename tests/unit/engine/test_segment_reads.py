@@ -1,4 +1,4 @@
-"""How much of a segment is read for what is wanted of it."""
+"""Reads of a segment are not much larger than what is wanted of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MeasuredFile(WrappedFile):
 
 
 def test_one_message_is_read_without_all_that_follows_it(tmp_path: Path) -> None:
-    """As delayed messages are, and those that expire, in another order than they came."""
+    """Delayed messages and those that expire are read so, in another order than they came."""
     disk = Disk(str(tmp_path / "store"))
     store = disk.open()
     bodies = [b"%05d" % number * 40 for number in range(COUNT)]

@@ -364,7 +364,7 @@ class CountedFiles(MemoryFiles):
 
 
 def test_while_plenty_is_free_the_disk_is_not_asked_before_each_write() -> None:
-    """What was written since counts all the same, also for publishers."""
+    """Bytes written since the last look count all the same, also for publishers."""
     files = CountedFiles()
     files.capacity_bytes = 1024 * MIB
     space = Space(files, "/", least_free_bytes=600 * MIB, reserve_bytes=0)

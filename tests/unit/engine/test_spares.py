@@ -139,7 +139,7 @@ def test_what_somebody_reads_is_never_overwritten(
 
 @pytest.mark.parametrize("call", ["recycle", "fill"])
 def test_one_that_cannot_be_made_is_removed(directory: str, space: Space, call: str) -> None:
-    """Before and after it has its new name."""
+    """A spare segment is removed if a call fails before or after it has its new name."""
     files = FailingFiles()
     spares = Spares(files, directory, SEGMENT_BYTES, space, Seconds())
     files.fails = {call}

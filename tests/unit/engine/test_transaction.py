@@ -82,10 +82,10 @@ def test_every_cut_of_the_log_has_all_of_a_transaction_or_nothing(disk: Disk) ->
         disk.write(1, content[:size])
         disk.catalog = catalog.clone()
         store = disk.open()
-        found = [drain(store, queue_named(store, name)) for name in ("source", "target")]
+        bodies = [drain(store, queue_named(store, name)) for name in ("source", "target")]
         store.abandon()
         whole = [[b"two", b"three"], [b"two", b"three"]]
-        assert found == (whole if size == len(content) else [[b"one"], []]), size
+        assert bodies == (whole if size == len(content) else [[b"one"], []]), size
 
 
 def test_a_rollback_forgets_and_returns_what_was_to_be_acked(disk: Disk) -> None:

@@ -1,4 +1,4 @@
-"""What was taken and is not acked: bodies that are too many leave memory, and come back."""
+"""Messages taken and not acked: past a limit their bodies leave memory, and come back."""
 
 import errno
 import os

@@ -1,7 +1,7 @@
-"""What one start cannot read of the log and the next one can: both are there in the end.
+"""Batches that one start cannot read and the next one can are all there in the end.
 
-A read error passes: a cable was loose. So no number is given twice meanwhile, a torn tail is not
-concluded from it, and no checkpoint leaves it behind at once.
+A read error passes: a cable was loose. Until then no number is given twice, the error is not taken
+for a torn tail, and no checkpoint leaves the unread batches behind at once.
 """
 
 import shutil
@@ -82,7 +82,7 @@ def unreadable(written: Written) -> Files:
 
 
 def rotten(written: Written) -> OsFiles:
-    """They are read, and are zeros."""
+    """Have the bytes of the log read as zeros."""
     return ZeroFiles(written.disk.path(1), written.start, written.end)
 
 
@@ -320,7 +320,7 @@ def test_a_transaction_that_may_be_prepared_is_left_to_the_next_start(tmp_path: 
 
 
 def test_a_purge_of_sequences_far_apart(tmp_path: Path) -> None:
-    """An operation names so many at most; the more numbers were skipped, the more there are."""
+    """An operation names at most 2**32 of them; skipped numbers make several operations."""
     disk = Disk(str(tmp_path / "store"), options=OFTEN._replace(memory_bytes=0))
     store = disk.open()
     queue = store.create_queue("q")
@@ -361,7 +361,7 @@ def test_a_file_that_was_put_back_has_no_number_that_was_given_again(tmp_path: P
 def test_what_an_unread_transaction_locks_in_an_unread_index_file_waits_for_a_start(
     tmp_path: Path,
 ) -> None:
-    """Nobody knows yet whether it was prepared, and the file is readable first."""
+    """The index file is readable before it is known whether the transaction was prepared."""
     clock = SimulatedClock(1_700_000_000_000)
     disk = Disk(str(tmp_path / "store"), clock=clock)
     store = disk.open()

@@ -25,7 +25,7 @@ def take_all(store: Store, queue: Queue) -> None:
 
 
 def withdraw_all(store: Store, queue: Queue) -> None:
-    """As messages that have expired, or are too many, become dead letters."""
+    """Withdraw all messages, as if they became dead letters."""
     while store.withdrawals.withdraw(queue, 10) is not None:
         pass
 

@@ -1,7 +1,7 @@
-"""What the broker's core does with messages beside delivering them in order.
+"""Tests of what the broker does with messages beside delivering them in order.
 
-To look at the head, to take from a sequence on, to withdraw what nobody is handed, to deliver once
-more to who has it already, to count bytes, and to delete several queues at once.
+It looks at the head, takes from a sequence on, withdraws messages without a delivery, redelivers
+them to the same consumer, counts bytes, and deletes several queues at once.
 """
 
 from collections.abc import Sequence

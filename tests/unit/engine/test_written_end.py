@@ -1,4 +1,4 @@
-"""Where the last segment ends for whoever reads it while a broker runs."""
+"""The end of the last segment, as it is read while a broker runs."""
 
 import errno
 from pathlib import Path

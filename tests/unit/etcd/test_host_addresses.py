@@ -54,7 +54,7 @@ def ends(resolver: Resolver) -> None:
 
 
 def test_a_look_up_that_hangs_costs_no_more_than_the_time_limit(resolver: Resolver) -> None:
-    """And no more than one thread, however often it is asked for."""
+    """One thread looks up a name, however often it is asked for."""
     resolver.hangs = True
     url = "http://etcd.example:1"
     endpoint = Endpoint(url, EtcdSettings((url,)), GIVEN_UP_S)

@@ -1,4 +1,4 @@
-"""What waits for a thread: in its order, and not more of it than is needed."""
+"""Requests wait for a thread in their order, and no more of them than are needed."""
 
 import threading
 from collections.abc import Generator
@@ -74,7 +74,7 @@ def test_what_waits_at_the_end_is_left_out(held: Held) -> None:
 
 
 def test_an_election_does_not_wait_for_a_read_and_the_read_sees_it(held: Held) -> None:
-    """Where each request takes a second a candidate has no time for others."""
+    """A candidate has no time for other requests if each takes a second."""
     held.put("transaction", "read", "election", "read", "election", "last")
     held.let_go()
     wait_until(lambda: held.done[-1] == "last")

@@ -1,4 +1,4 @@
-"""What a file is, by its records: whatever its name, its directory, and what is damaged in it."""
+"""Files are identified by their records, whatever their names, directories and damage."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What a start passes over is noted with the checkpoint that covers it, and not before that."""
+"""Files that a start passes over are noted with the checkpoint that covers them, not before."""
 
 import os
 import shutil

@@ -199,9 +199,9 @@ def test_what_trails_know_of_a_queue_counts_too(tmp_path: Path) -> None:
     for number in (2, 3):
         (tmp_path / SEGMENTS / segment_name(number)).unlink()
     with opened(tmp_path) as store:
-        found = store.recovery_report.shortfall
-        assert found.queues == {orders.id: MissingMessages(6, 2, 12)}
-        assert (found.batches, found.lost) == (0, 4)
+        shortfall = store.recovery_report.shortfall
+        assert shortfall.queues == {orders.id: MissingMessages(6, 2, 12)}
+        assert (shortfall.batches, shortfall.lost) == (0, 4)
         assert store.recovery_report.lost_count == 4
         again = next(iter(store.queues.values()))
         assert again.next_sequence >= 12

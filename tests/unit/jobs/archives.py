@@ -1,4 +1,4 @@
-"""What the tests of archives share: written in this process, and read without Spark."""
+"""Tools of the tests of archives: archives are written in this process, and read without Spark."""
 
 import os
 from collections import Counter
@@ -46,7 +46,7 @@ def rows_of(out: str) -> list[dict[str, Any]]:
 
 
 def events_of(rows: Iterable[dict[str, Any]]) -> Counter[Event]:
-    """Those of the log, and how often each is there."""
+    """Return the events of the log, and how often each is there."""
     return Counter(
         (row["lsn"], row["event"], row["queue_id"], row["position"], row["count"])
         for row in rows
@@ -89,7 +89,7 @@ def held_by(rows: Iterable[dict[str, Any]]) -> dict[QueuePosition, bytes | None]
 
 
 def held_in(directory: str) -> dict[QueuePosition, bytes]:
-    """The same, as the store says it."""
+    """Return the bodies by queue and position, as the store has them."""
     found = {}
     with StoreImage.open(directory) as image:
         for queue in image.queues:

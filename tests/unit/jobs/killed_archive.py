@@ -1,7 +1,7 @@
 """Runs an archive again and again, each time killed one call to the system later than before.
 
-Prints how many of these moments there are. What is left by each is archived once more, and has to
-be the same as what a run makes that nobody kills.
+Prints how many of these moments there are. What each leaves is archived once more, and has to be
+the same as what a run makes that is not killed.
 """
 
 import os

@@ -198,9 +198,9 @@ def test_a_damaged_record_costs_its_content_only(directory: str, out: str) -> No
         file.seek(offset)
         file.write(bytes([content[offset] ^ 1]))
     other = f"{out}-damaged"
-    found = run(directory, other)
-    assert found is not None
-    assert found.damaged >= 1
+    report = run(directory, other)
+    assert report is not None
+    assert report.damaged >= 1
     bodies = {
         (row["queue_id"], row["position"]): row["body"]
         for row in rows_of(out)
@@ -213,7 +213,7 @@ def test_a_damaged_record_costs_its_content_only(directory: str, out: str) -> No
     ]
     # Of one message, in as many queues as it was routed to.
     assert len({row["id"] for row in differs}) == 1
-    assert len(differs) == found.unreadable
+    assert len(differs) == report.unreadable
 
 
 def test_killed_at_any_moment_and_run_again_each_event_is_there_once(

@@ -1,4 +1,4 @@
-"""What live pages are sent: samples in columns, and the events of a stream."""
+"""Tests of what live pages are sent: samples in columns, and the events of a stream."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ NOW = (b"event: figures", b"event: samples")
 
 
 def samples(*pairs: tuple[float, float]) -> dict[str, Any]:
-    """As the API has them: the newest first, in milliseconds."""
+    """Return samples as the API has them: the newest first, in milliseconds."""
     return {"samples": [{"timestamp": at * 1000, "sample": value} for at, value in pairs]}
 
 

@@ -1,4 +1,4 @@
-"""Which content codings a client accepts: RFC 9110, 12.5.3."""
+"""Tests of the content codings that a client accepts: RFC 9110, 12.5.3."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""Which columns of a list a browser shows."""
+"""Tests of the columns of a list that a browser shows."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a follower answers about itself, on loopback."""
+"""Tests of what a follower answers about itself, on loopback."""
 
 from __future__ import annotations
 
