@@ -41,7 +41,7 @@ def parsed(text: str) -> ast.Module:
 
 @cache
 def imports(module: str, text: str) -> frozenset[str]:
-    """What a module imports, anywhere in it. `from a import b` counts as `a` and as `a.b`."""
+    """Return all that a module imports, anywhere in it. `from a import b` is `a` and `a.b`."""
     return frozenset(name for node in ast.walk(parsed(text)) for name in imported_by(module, node))
 
 

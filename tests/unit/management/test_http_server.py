@@ -26,7 +26,7 @@ def no_collections() -> Iterator[None]:
 
 
 class Names:
-    """What a connection is asked for its addresses."""
+    """A connection that has only its addresses."""
 
     family = 2
 

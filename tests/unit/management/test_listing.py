@@ -173,7 +173,7 @@ async def test_a_list_is_ordered_by_what_is_inside_a_function_s_column() -> None
 
 @pytest.mark.trio
 async def test_a_list_of_any_length_is_ordered_in_steps() -> None:
-    """As a whole, and up to a position; equal keys stay in their order."""
+    """A list is ordered as a whole and up to a position; equal keys stay in their order."""
     items = [(number * 7919) % 10_007 // 2 for number in range(10_007)]
     for reverse in (False, True):
         expected = sorted(range(len(items)), key=lambda one: (items[one], one), reverse=reverse)

@@ -1,4 +1,4 @@
-"""Where a browser sees the door, and whose pages may send it requests."""
+"""Tests of the address at which browsers see the door, and of pages that may send it requests."""
 
 from dataclasses import dataclass
 

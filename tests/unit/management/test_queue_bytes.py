@@ -1,4 +1,4 @@
-"""How much there is in a queue: what is told is what a recount finds, at any moment."""
+"""Amounts of messages and bytes that the API tells of a queue equal a recount, at any moment."""
 
 import random
 from collections.abc import Iterator
@@ -36,33 +36,33 @@ def sizes(bodies: list[str]) -> tuple[int, int]:
 
 def check(server: SimulatedServer, queue: Queue, unacked: list[str]) -> None:
     """Compare what is told with a recount. Bodies say with their first letter what survives."""
-    told = amounts(queue)
+    figures = amounts(queue)
     ready = ready_bodies(server, queue)
     count, size = sizes([*ready, *unacked])
     assert queue.ready_count + queue.unacked_count == count
-    assert told["message_bytes"] == size
-    assert told["message_bytes_ready"] == sizes(ready)[1]
-    assert told["message_bytes_unacknowledged"] == sizes(unacked)[1]
+    assert figures["message_bytes"] == size
+    assert figures["message_bytes_ready"] == sizes(ready)[1]
+    assert figures["message_bytes_unacknowledged"] == sizes(unacked)[1]
     persistent = sizes([body for body in [*ready, *unacked] if body[0] == "p"])
-    assert (told["messages_persistent"], told["message_bytes_persistent"]) == persistent
+    assert (figures["messages_persistent"], figures["message_bytes_persistent"]) == persistent
     in_memory = [
         len(message.body)
         for one in queue.priorities
         for run in one.ready
         for message in run.messages or ()
     ]
-    assert told["messages_ready_ram"] == len(in_memory)
-    assert told["messages_ram"] == len(in_memory) + told["messages_unacknowledged_ram"]
-    assert 0 <= told["messages_unacknowledged_ram"] <= len(unacked)
-    assert told["messages_ram"] + told["messages_paged_out"] == count
-    assert told["message_bytes_ram"] + told["message_bytes_paged_out"] == size
-    for name, value in told.items():
+    assert figures["messages_ready_ram"] == len(in_memory)
+    assert figures["messages_ram"] == len(in_memory) + figures["messages_unacknowledged_ram"]
+    assert 0 <= figures["messages_unacknowledged_ram"] <= len(unacked)
+    assert figures["messages_ram"] + figures["messages_paged_out"] == count
+    assert figures["message_bytes_ram"] + figures["message_bytes_paged_out"] == size
+    for name, value in figures.items():
         read = amount_reader(name)
         assert read is not None
         assert read(queue) == value
     group = GROUPS["queue_metrics"]
     metrics = dict(zip(group.metrics, group.values(queue), strict=True))
-    assert metrics["queue_process_memory_bytes"] >= told["message_bytes_ram"]
+    assert metrics["queue_process_memory_bytes"] >= figures["message_bytes_ram"]
     assert metrics["queue_messages_bytes"] == size
     assert metrics["queue_messages_persistent"] == persistent[0]
 

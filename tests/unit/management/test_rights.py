@@ -1,4 +1,4 @@
-"""Which tag each route asks for, as it is meant to be: a route that asks for less fails here."""
+"""Tests of the tag that each route asks for: a route that asks for less fails here."""
 
 from collections import defaultdict
 

@@ -1,4 +1,4 @@
-"""What a request has got off a queue is settled in steps: others are served between two of them."""
+"""Messages that a request got off a queue are settled in steps, and others served in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came to the management API while the broker stood still is read before it is too late."""
+"""Requests to the management API that come while the broker stands still are read in time."""
 
 from __future__ import annotations
 

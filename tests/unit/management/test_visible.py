@@ -1,4 +1,4 @@
-"""Marks for what nobody sees on a page."""
+"""Tests of the marks for what is invisible on a page."""
 
 import unicodedata
 

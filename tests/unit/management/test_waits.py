@@ -1,5 +1,5 @@
-"""How long the management API waits for a client, and for what a request asks for, and what happens
-then.
+"""Tests of how long the management API waits for a client, and for what a request asks for, and of
+what happens then.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def test_a_message_that_does_not_come_back_fails_the_aliveness_test(
 def test_a_publish_that_does_not_reach_the_disk_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not known whether the message will be durable."""
+    """The broker does not know whether the message will be durable."""
     monkeypatch.setattr(KernelDatasyncs, "open", lambda _signal: None)  # the kernel cannot be held
     monkeypatch.setattr(publishing, "_CONFIRM_S", 0.05)
     is_over = threading.Event()

@@ -9,7 +9,7 @@ import trio
 
 
 class Turns:
-    """How many turns another task has had."""
+    """Counts the turns that another task has had."""
 
     def __init__(self) -> None:
         self.count = 0

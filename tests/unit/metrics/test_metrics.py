@@ -126,7 +126,7 @@ def test_channels_are_summed_once_a_scrape_and_once_a_pass(
 
 
 def test_totals_are_what_happened(metered: Metered) -> None:
-    found = metered.samples()
+    samples = metered.samples()
     expected = {
         "rabbitmq_global_messages_received_total amqp091": 4,
         "rabbitmq_global_messages_received_confirm_total amqp091": 4,
@@ -154,10 +154,10 @@ def test_totals_are_what_happened(metered: Metered) -> None:
         "amqpstore_batch_messages_sum": 3,
         "amqpstore_queues_in_memory": 1,
     }
-    assert {name: found[name] for name in expected} == expected
-    assert found["rabbitmq_process_open_fds"] > 3
-    assert found["rabbitmq_process_resident_memory_bytes"] > 1 << 20
-    assert found["amqpstore_segment_bytes"] > 0
+    assert {name: samples[name] for name in expected} == expected
+    assert samples["rabbitmq_process_open_fds"] > 3
+    assert samples["rabbitmq_process_resident_memory_bytes"] > 1 << 20
+    assert samples["amqpstore_segment_bytes"] > 0
 
 
 def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
@@ -166,7 +166,7 @@ def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
     metered.replication = ReplicationFigures(
         7, 3, 1, 2, 5 << 30, 1 << 20, 2, 1, True, left, 4, in_reach=1, is_blocked=True
     )
-    found = metered.samples()
+    samples = metered.samples()
     expected = {
         "amqpstore_replication_term": 7,
         "amqpstore_replication_in_sync": 3,
@@ -182,7 +182,7 @@ def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
         "amqpstore_replication_left_total slow": 3,
         "amqpstore_replication_refused_frames_total": 4,
     }
-    assert {name: found[name] for name in expected} == expected
+    assert {name: samples[name] for name in expected} == expected
     rules = Path(REPOSITORY, "server/deploy/alerts.yaml").read_text("utf-8")
     alerted = set(re.findall(r"(?:amqpstore|rabbitmq)_\w+", rules))
     assert "amqpstore_needs_repair" in alerted
@@ -191,7 +191,7 @@ def test_a_leader_tells_of_its_followers(metered: Metered) -> None:
     of_follower = replicas.of_follower(FollowerFigures(*repeat(0, 13)))  # type: ignore[arg-type]
     assert (
         not alerted
-        - {name.partition(" ")[0] for name in found}
+        - {name.partition(" ")[0] for name in samples}
         - {family.name for family in of_follower}
     )
 
@@ -272,19 +272,19 @@ def test_dead_letters_of_a_transaction_are_counted(metered: Metered) -> None:
 
 
 def test_what_has_left_is_counted_by_reason_and_queue(metered: Metered) -> None:
-    found = metered.samples()
-    assert found["amqpstore_messages_left_total unroutable"] == 1
+    samples = metered.samples()
+    assert samples["amqpstore_messages_left_total unroutable"] == 1
     for reason in Departure:  # all of them are there from the beginning, so that rates work
-        assert f"amqpstore_messages_left_total {reason.label}" in found
+        assert f"amqpstore_messages_left_total {reason.label}" in samples
     metered.client.ack("a")
     metered.server.queue("letters", dead_letter_exchange="", dead_letter_routing_key="q")
     metered.client.publish("", "letters", "x", "y", expiration="10")
     metered.server.pass_time(20)
-    found = metered.samples()
-    assert found["amqpstore_messages_left_total acked"] == 1
-    assert found["amqpstore_messages_left_total expired"] == 2
-    assert found["amqpstore_messages_dead_lettered_total expired"] == 2
-    assert found["amqpstore_messages_dead_lettered_total maxlen"] == 0
+    samples = metered.samples()
+    assert samples["amqpstore_messages_left_total acked"] == 1
+    assert samples["amqpstore_messages_left_total expired"] == 2
+    assert samples["amqpstore_messages_dead_lettered_total expired"] == 2
+    assert samples["amqpstore_messages_dead_lettered_total maxlen"] == 0
     of_queues = {
         "amqpstore_queue_messages_left_total q acked /": 1,
         "amqpstore_queue_messages_left_total letters expired /": 2,

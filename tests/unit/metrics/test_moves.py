@@ -324,7 +324,7 @@ def _fail(*_: object) -> NoReturn:
 
 
 def begin_a_checkpoint(scene: Scene) -> None:
-    """Its time is over."""
+    """Make a checkpoint due."""
     maintenance = scene.served.store._maintenance
     scene.served.call(partial(setattr, maintenance, "_checkpoint_ms", -(10**9)))
 
@@ -444,17 +444,17 @@ def seen(scene: Scene) -> Seen:
     began_ms = clock.monotonic_ms()
     wait_until(lambda: clock.monotonic_ms() > began_ms, "the next sample")  # rates need some time
     scene.served.call(look)
-    found: Seen = {}
+    values: Seen = {}
     for path in ("/metrics", f"/metrics/detailed?{FAMILIES}"):
         for family in text_string_to_metric_families(scene.served.scrape(path)):
             for sample in family.samples:
                 if not sample.name.endswith(("_bucket", "_created")):
                     labels = (*sorted(sample.labels.values()),)
-                    found.setdefault(sample.name, {})[labels] = sample.value
+                    values.setdefault(sample.name, {})[labels] = sample.value
     for path in ("/overview", NODE):
         for name, value in fields(scene.served.get(path), path.partition("@")[0]):
-            found[name] = {(): value}
-    return found
+            values[name] = {(): value}
+    return values
 
 
 def fields(row: Any, path: str) -> Iterator[tuple[str, Value]]:
@@ -531,9 +531,9 @@ def test_each_metric_of_a_group_is_moved_by_members() -> None:
 
 
 def test_what_a_start_has_found_is_told(scene: Scene, tmp_path: Path) -> None:
-    """After a power cut in the middle of a write, on a disk that has lost what was synced."""
-    found = ("torn_bytes", "rolled_back", "lost", "damaged")
-    names = [f"amqpstore_recovery_{name}" for name in found]
+    """A power cut came in the middle of a write, and the disk has lost what was synced."""
+    findings = ("torn_bytes", "rolled_back", "lost", "damaged")
+    names = [f"amqpstore_recovery_{name}" for name in findings]
     names += ["amqpstore_quarantined_segments", "amqpstore_unreadable_messages"]
     sound = seen(scene)
     assert not any(sound[name][()] for name in names)
@@ -551,6 +551,6 @@ def test_what_a_start_has_found_is_told(scene: Scene, tmp_path: Path) -> None:
     content[middle] ^= 1
     first.write_bytes(content)
     with ServedApp(str(image), node_name="amqpstore@here") as served:
-        told = seen(scene._replace(served=served))
-        assert all(told[name][()] for name in names)
-        assert told["amqpstore_recovery_seconds"] != sound["amqpstore_recovery_seconds"]
+        damaged = seen(scene._replace(served=served))
+        assert all(damaged[name][()] for name in names)
+        assert damaged["amqpstore_recovery_seconds"] != sound["amqpstore_recovery_seconds"]

@@ -1,4 +1,4 @@
-"""What the tests of the offline tools share: stores with something of everything, and runs."""
+"""Tools of the offline tools' tests: stores with something of everything, and runs."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What signals do with a tool that runs."""
+"""Tests of what signals do with a tool that runs."""
 
 import signal
 

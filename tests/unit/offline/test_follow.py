@@ -14,11 +14,11 @@ Facts = dict[str, Any]
 
 
 class EnoughError(Exception):
-    """What was waited for was shown."""
+    """Raised when what a test waits for was shown."""
 
 
 def shown(directory: str, until: int, most: int | None = None) -> list[Facts]:
-    """Return what `follow` shows, as far as so many transactions and other events."""
+    """Return the first `until` transactions and other events that `follow` shows."""
     found: list[Facts] = []
 
     def show(facts: Facts) -> None:
@@ -43,11 +43,11 @@ def test_what_comes_while_it_is_followed(data_directory: str) -> None:
     store = open_store(data_directory)
     orders = create(store, "orders")
     publish(store, orders, 1)
-    found: list[Facts] = []
+    events: list[Facts] = []
 
     def show(facts: Facts) -> None:
-        found.append(facts)
-        if len(found) == 1:
+        events.append(facts)
+        if len(events) == 1:
             # Several segments at once, of which the first ones go before they were looked at.
             publish(store, orders, 60)
             for run in take(store, orders, 40):
@@ -55,16 +55,16 @@ def test_what_comes_while_it_is_followed(data_directory: str) -> None:
             store.sync()
             store.upkeep.checkpoint()
         if (
-            found[-1]["event"] == "transaction"
-            and found[-1]["operations"][-1]["first_sequence"] == 61
+            events[-1]["event"] == "transaction"
+            and events[-1]["operations"][-1]["first_sequence"] == 61
         ):
             raise EnoughError
 
     with pytest.raises(EnoughError):
         follow(data_directory, show, None)
-    lsns = [one["lsn"] for one in found if one["event"] == "transaction"]
+    lsns = [one["lsn"] for one in events if one["event"] == "transaction"]
     assert lsns == sorted(lsns)
-    assert any(one["event"] == "skipped" for one in found)
+    assert any(one["event"] == "skipped" for one in events)
     store.close()
 
 
@@ -87,26 +87,26 @@ def test_a_torn_tail_is_left_out_when_the_log_goes_on(data_directory: str) -> No
     store.abandon()
     path = segment_path(data_directory, 1)
     os.truncate(path, os.path.getsize(path) - 10)
-    found: list[Facts] = []
+    events: list[Facts] = []
 
     def show(facts: Facts) -> None:
-        found.append(facts)
-        if len(found) == 2:
+        events.append(facts)
+        if len(events) == 2:
             with open_store(data_directory, Options(reserve_bytes=0)) as store:
                 store.publish(list(store.queues.values()), [Message(Envelope("", "q"), b"x")])
-        if len(found) == 4:
+        if len(events) == 4:
             raise EnoughError
 
     with pytest.raises(EnoughError):
         follow(data_directory, show, None)
-    assert [one["event"] for one in found] == [
+    assert [one["event"] for one in events] == [
         "transaction",
         "transaction",
         "left out",
         "transaction",
     ]
-    assert found[2]["segment"] == 1
-    assert found[3]["segment"] == 2
+    assert events[2]["segment"] == 1
+    assert events[3]["segment"] == 2
 
 
 def test_a_store_without_a_segment_is_waited_for(data_directory: str) -> None:

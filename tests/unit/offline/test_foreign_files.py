@@ -1,4 +1,4 @@
-"""What in a store belongs to another user, so that its owner may not open it."""
+"""Tests of files in a store that belong to another user, so that its owner may not open them."""
 
 import json
 import os

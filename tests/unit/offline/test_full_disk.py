@@ -124,11 +124,11 @@ def test_what_needs_room_says_where_and_what_to_do(
         "import": [store, exported],
         "restore": [copy, store],
     }[verb]
-    code, found = printed_json(capsys, verb, *arguments)
+    code, answer = printed_json(capsys, verb, *arguments)
     assert code == 5
-    assert found["error"].startswith(f"{disk}/"), found
-    assert "No space left" in found["error"]
-    assert WHAT_TO_DO in found["error"]
+    assert answer["error"].startswith(f"{disk}/"), answer
+    assert "No space left" in answer["error"]
+    assert WHAT_TO_DO in answer["error"]
     assert sorted(os.listdir(disk)) == names
     assert bodies(store) == expected
 

@@ -1,4 +1,4 @@
-"""Which store a directory is: all who read it follow one rule, however much of it is lost.
+"""Tests of which store a directory is: all readers follow one rule, however much of it is lost.
 
 Three stores are made alike, so that marker, catalog and segments of a directory can be of different
 ones.

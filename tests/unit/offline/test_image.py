@@ -35,7 +35,7 @@ def expected(name: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def messages_of(directory: str, *, live: bool = False) -> dict[str, list[dict[str, Any]]]:
-    """The same, as an image has it."""
+    """Return messages by queue, as an image has them."""
     queues: dict[str, list[dict[str, Any]]] = {}
     with RemainingImage.open(directory, live=live) as image:
         for queue in image.queues:
@@ -43,9 +43,9 @@ def messages_of(directory: str, *, live: bool = False) -> dict[str, list[dict[st
             entries = [one for one in queue.entries() if one.sequence not in queue.lost]
             stored = dict(image.messages(entry.message_id for entry in entries))
             for entry in entries:
-                found = stored[entry.message_id]
-                assert found is not None
-                message = found.message(image.decoder)
+                stored_message = stored[entry.message_id]
+                assert stored_message is not None
+                message = stored_message.message(image.decoder)
                 messages.append(
                     {
                         "sequence": entry.sequence,
@@ -110,7 +110,7 @@ def test_live_and_garbage_are_the_accounts_of_recovery(busy: str) -> None:
 
 
 def test_what_a_deleted_queue_had_is_garbage(data_directory: str) -> None:
-    """It was deleted after the last checkpoint, and nothing came behind that."""
+    """The queue was deleted after the last checkpoint, and nothing came after that."""
     store = open_store(data_directory)
     deleted, kept = (create(store, name) for name in ("deleted", "kept"))
     for queue in (deleted, kept):
@@ -164,8 +164,8 @@ def test_a_store_that_is_open_is_refused_or_a_snapshot_is_read(data_directory: s
             assert not os.path.exists(image.segments[0].path)
             [queue] = image.queues
             assert [entry.sequence for entry in queue.entries()] == list(range(1, 26))
-            found = [stored for _, stored in image.messages(range(1, 26))]
-            assert all(found)
+            stored_messages = [stored for _, stored in image.messages(range(1, 26))]
+            assert all(stored_messages)
         # Only what the store did changed: a snapshot leaves nothing.
         assert set(files_of(data_directory)) - set(before) <= {
             os.path.relpath(segment.path, data_directory) for segment in store.log.segments
@@ -296,16 +296,18 @@ def test_a_prepared_transaction_locks_what_it_is_to_ack(data_directory: str) -> 
     store.sync()
     store.abandon()
     with RemainingImage.open(data_directory) as image:
-        [found] = image.prepared
-        assert found.label == {"xid": [1, b"\xff", b"b"]}
-        assert found.is_undecided
-        assert sum(one.message_count for one in found.locked) == 2
-        assert [(one.message_count, one.queue_ids) for one in found.publishes] == [(3, (audit.id,))]
+        [prepared] = image.prepared
+        assert prepared.label == {"xid": [1, b"\xff", b"b"]}
+        assert prepared.is_undecided
+        assert sum(one.message_count for one in prepared.locked) == 2
+        assert [(one.message_count, one.queue_ids) for one in prepared.publishes] == [
+            (3, (audit.id,))
+        ]
         totals = {queue.name: queue.totals() for queue in image.queues if not queue.is_hidden}
         assert totals["orders"][:2] == (3, 2)
         assert totals["audit"][:2] == (0, 0)
         [hidden] = [queue for queue in image.queues if queue.is_hidden]
-        assert hidden.id == found.queue_id
+        assert hidden.id == prepared.queue_id
     with open_store(data_directory) as store:
         kept = {queue.id: queue.ready_count for queue in store.queues.values()}
         assert kept[orders.id] == 3
@@ -331,7 +333,7 @@ def test_what_the_log_and_an_index_file_have_counts_once(data_directory: str) ->
 
 @pytest.mark.parametrize("name", STORES)
 def test_no_file_is_open_once_it_is_closed(name: str, tmp_path: Path) -> None:
-    """Whoever reads stores one after the other in a process has no more files open for each."""
+    """A process that reads one store after the other does not have more files open for each."""
     directory = copied(name, tmp_path)
     with RemainingImage.open(directory) as found:
         assert sum(len(list(queue.columns())) for queue in queues_of(found))
@@ -357,7 +359,7 @@ def test_no_file_is_open_if_it_cannot_be_opened(
 
 
 def open_files(directory: str) -> list[str]:
-    """Those below a directory that this process has open."""
+    """Return the files below a directory that this process has open."""
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):

@@ -170,21 +170,21 @@ def test_a_message_with_everything(data_directory: str, command: Command) -> Non
     envelope = Envelope("logs", "eu.de", encode_properties(properties))
     body = json.dumps({"text": "grüße", "n": [1, 2]}).encode()
     store_with(data_directory, [Message(envelope, body)])
-    found = facts(command, data_directory, "message", "1", "--body", "json")
-    assert (found["exchange"], found["routing_key"]) == ("logs", "eu.de")
-    assert found["properties"]["headers"] == {
+    shown = facts(command, data_directory, "message", "1", "--body", "json")
+    assert (shown["exchange"], shown["routing_key"]) == ("logs", "eu.de")
+    assert shown["properties"]["headers"] == {
         "n": 1,
         "raw": {"hex": "ff"},
         "nested": {"list": [True, None, "x"]},
     }
-    assert found["properties"]["timestamp"] == 1_700_000_000
-    assert found["body"] == {"text": "grüße", "n": [1, 2]}
-    assert found["lsn"] == 1
-    assert found["record"]["magic"] == "c7524543"
+    assert shown["properties"]["timestamp"] == 1_700_000_000
+    assert shown["body"] == {"text": "grüße", "n": [1, 2]}
+    assert shown["lsn"] == 1
+    assert shown["record"]["magic"] == "c7524543"
     assert (
-        found["record"]["payload_length"] == found["record"]["end"] - found["record"]["offset"] - 32
+        shown["record"]["payload_length"] == shown["record"]["end"] - shown["record"]["offset"] - 32
     )
-    [queue] = found["queues"]
+    [queue] = shown["queues"]
     assert (queue["queue"], queue["sequence"]) == ("orders", 1)
     out = command("inspect", data_directory, "message", "1").out
     for part in ("exchange     logs", "routing key  eu.de", "2023-11-14 22:13:20", "header n"):
@@ -274,9 +274,9 @@ def test_nothing_that_a_client_chose_reaches_the_terminal_as_it_is(
         ["transaction", "1"],
         ["queue", f"{ESCAPES}no"],
     ):
-        found = command("inspect", data_directory, *arguments)
+        outcome = command("inspect", data_directory, *arguments)
         # A terminal's width comes from the environment, colours only where it is one.
-        for text in (found.out, found.err):
+        for text in (outcome.out, outcome.err):
             assert not set("\x1b\x07\x9b\u202e") & set(text), arguments
 
 

@@ -39,7 +39,7 @@ def test_the_store_itself_is_not_a_place_for_output(
 def test_that_there_is_no_place_for_temporary_files_is_said_with_the_next_step(
     data_directory: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in a container whose root is read-only."""
+    """A container whose root is read-only has no such place."""
     make_store(data_directory)
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])

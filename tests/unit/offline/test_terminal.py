@@ -1,4 +1,4 @@
-"""What goes to a pipe or a file is not wrapped, so that grep finds it."""
+"""Output to a pipe or a file is not wrapped, so that grep finds it."""
 
 import ast
 import fcntl

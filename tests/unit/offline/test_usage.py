@@ -1,4 +1,4 @@
-"""What `amqpstore inspect` says of the space in a store, against a count by hand."""
+"""The space in a store, as `amqpstore inspect` says it, is compared with a count by hand."""
 
 import json
 import random
@@ -43,29 +43,29 @@ def test_against_a_count_by_hand(data_directory: str, command: Command) -> None:
         take(store, queues[0], 2)
         store.sync()
     whole = overview(command, data_directory)
-    found = whole["usage"]
-    assert found["messages"] == sum(map(len, sizes.values()))
-    assert found["message_bytes"] == sum(map(sum, sizes.values()))
-    assert found["delivered"] == 2
+    usage = whole["usage"]
+    assert usage["messages"] == sum(map(len, sizes.values()))
+    assert usage["message_bytes"] == sum(map(sum, sizes.values()))
+    assert usage["delivered"] == 2
     by_name = {queue["name"]: queue for queue in whole["queues"]}
     assert {name: queue["bytes"] for name, queue in by_name.items()} == {
         name: sum(some) for name, some in sizes.items()
     }
     started_ms = {segment["created_ms"] for segment in whole["segments"]}
     assert {queue["oldest_ms"] for queue in by_name.values()} <= started_ms
-    assert [one["bytes"] for one in found["largest_messages"]] == sorted(
+    assert [one["bytes"] for one in usage["largest_messages"]] == sorted(
         by_id.values(), reverse=True
     )[:10]
-    for one in found["largest_messages"]:
-        assert one["bytes"] == by_id[one["id"]]
+    for row in usage["largest_messages"]:
+        assert row["bytes"] == by_id[row["id"]]
     before = 0
     every = [size for some in sizes.values() for size in some]
-    for one in found["messages_by_size"]:
-        to = one["to_bytes"] or 1 << 60
-        assert one["messages"] == sum(before < size <= to for size in every)
+    for row in usage["messages_by_size"]:
+        to = row["to_bytes"] or 1 << 60
+        assert row["messages"] == sum(before < size <= to for size in every)
         before = to
-    assert found["segment_bytes"] == found["live_bytes"] + found["garbage_bytes"]
-    assert sum(one["live_bytes"] for one in found["live_by_age"]) == found["live_bytes"]
+    assert usage["segment_bytes"] == usage["live_bytes"] + usage["garbage_bytes"]
+    assert sum(one["live_bytes"] for one in usage["live_by_age"]) == usage["live_bytes"]
     text = command("inspect", data_directory)
     assert text.code == 0
     assert "The largest messages" in text.out

@@ -115,15 +115,15 @@ def take_away(path: str) -> None:
 
 
 def look(command: Command, directory: str, name: str, without: int) -> None:
-    """Every verb that reads names the thing, and does all the rest. Args: without, how many
-    messages can be read if nothing has the name.
+    """Check that every verb that reads names the thing, and does all the rest. Args: without, how
+    many messages can be read if nothing has the name.
     """
-    found = check(directory).findings
-    (finding,) = [one for one in found if one.code == "file-wrong-kind"]
+    findings = check(directory).findings
+    (finding,) = [one for one in findings if one.code == "file-wrong-kind"]
     assert finding.file == name
     assert "amqpstore repair" in finding.text
-    told = command("inspect", directory, "--json")
-    assert [one["name"] for one in json.loads(told.out)["wrong_kinds"]] == [name]
+    inspected = command("inspect", directory, "--json")
+    assert [one["name"] for one in json.loads(inspected.out)["wrong_kinds"]] == [name]
     assert exported(command, directory) == without
     target = f"{directory}.copy"
     outcome = command("copy", directory, target)
@@ -238,9 +238,9 @@ def test_only_the_lock_must_not_be_a_link_to_a_file(
             target = str(tmp_path / "outside") if is_outside else f"{path}.real"
             os.rename(path, target)
             os.symlink(target, path)
-            found = list(find_wrong_kinds(OsFiles(), directory))
+            wrong_kinds = list(find_wrong_kinds(OsFiles(), directory))
             if name == "lock":
-                (wrong,) = found
+                (wrong,) = wrong_kinds
                 assert wrong.reason.startswith("it is a link, where a store has a file")
                 (finding,) = [
                     one for one in check(directory).findings if one.code == "file-wrong-kind"
@@ -250,7 +250,7 @@ def test_only_the_lock_must_not_be_a_link_to_a_file(
                     start(directory)
                 mend(directory)
             else:
-                assert found == []
+                assert wrong_kinds == []
             start(directory)
             take_away(target) if is_outside else None
         shutil.rmtree(directory)
@@ -297,8 +297,8 @@ def test_what_may_not_be_read_is_named_and_all_the_rest_is_read(
         without = number_without(command, original, name, Path(within))
         os.chmod(f"{directory}/{name}", 0)
         with without_rights():
-            found = check(directory).findings
-            assert [one.file for one in found if one.code == "file-wrong-kind"] == [name]
+            findings = check(directory).findings
+            assert [one.file for one in findings if one.code == "file-wrong-kind"] == [name]
             assert exported(command, directory) == without
             assert name in command("inspect", directory).out
             copied = command("copy", directory, f"{within}/copy", "--json")

@@ -1,4 +1,4 @@
-"""What the example says when it cannot begin."""
+"""Tests of what the example says when it cannot begin."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""What names a branch, and how it is written."""
+"""Tests of xids, the names of branches, and of how they are written."""
 
 import pytest
 from hypothesis import given

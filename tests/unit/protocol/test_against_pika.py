@@ -1,4 +1,4 @@
-"""The same methods, properties and tables through pika's codec, which is not ours, both ways."""
+"""Methods, properties and tables go both ways through pika's codec, which is not ours."""
 
 import dataclasses
 from datetime import UTC, datetime
@@ -56,7 +56,7 @@ def fields(method: Method) -> dict[str, Any]:
 
 
 def test_pika_knows_the_same_methods() -> None:
-    """But for access.request and its answer, which AMQP 0-9-1 no longer has."""
+    """Pika has access.request and its answer besides, which AMQP 0-9-1 no longer has."""
     ids = {(index >> 16, index & 0xFFFF) for index in _spec.methods if index >> 16 != OURS_ALONE}
     assert {ids for ids in METHODS if ids[0] != OURS_ALONE} == ids - {(30, 10), (30, 11)}
 

@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 
 def entries(value: Any) -> int:
-    """How many there are in all objects and arrays of a value."""
+    """Return how many entries all objects and arrays of a value have."""
     if not isinstance(value, list | dict):
         return 0
     inside = value if isinstance(value, list) else value.values()

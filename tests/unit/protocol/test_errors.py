@@ -21,7 +21,7 @@ def test_every_reply_code_has_one_exception() -> None:
 
 
 SHADOWING = {ReplyCode.SYNTAX_ERROR, ReplyCode.NOT_IMPLEMENTED}
-"""Those whose names Python has for something else."""
+"""Reply codes whose names Python has for something else."""
 
 
 def test_each_exception_is_named_after_its_reply_code() -> None:

@@ -233,7 +233,7 @@ def test_entries_are_counted_without_being_decoded(values: dict[str, FieldValue]
 
 
 def verdict(encoded: bytes) -> Any:
-    """Where `check_table` says that a table ends, or what is wrong with it."""
+    """Return where `check_table` says that a table ends, or what is wrong with it."""
     try:
         return check_table(encoded, 0)[1]
     except (MalformedError, PreconditionFailed) as error:

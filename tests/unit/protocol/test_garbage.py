@@ -1,4 +1,4 @@
-"""Whatever the bytes are, decoding them ends in a value or in an AmqpError."""
+"""Decoding ends in a value or in an AmqpError, whatever the bytes are."""
 
 import contextlib
 import struct

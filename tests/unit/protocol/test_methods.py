@@ -164,7 +164,7 @@ def test_a_reserved_argument_must_be_well_formed() -> None:
 
 
 def test_bits_that_no_argument_has_are_ignored() -> None:
-    """As every broker does: the specification leaves the rest of a bit octet open."""
+    """Every broker ignores them: the specification leaves the rest of a bit octet open."""
     assert m.decode_method(bytes.fromhex("00140014 ff")) == m.ChannelFlow(active=True)
 
 

@@ -166,7 +166,7 @@ class Enqueued(NamedTuple):
 
 @dataclass
 class Evidence:
-    """What all sound records below a directory say: the numbers of messages by id, where messages
+    """Contents of the sound records below a directory: the numbers of messages by id, where messages
     were, and what was acked, as pairs of a queue id and a sequence. `torn` are the ids of messages
     in a batch that may be a torn tail: a repair that knows better may keep them.
     """
@@ -225,10 +225,10 @@ def _torn(files: dict[str, list[Found]]) -> set[tuple[str, int]]:
         default=0,
     )
     torn = set()
-    for path, found in files.items():
+    for path, records in files.items():
         batch: list[Record] = []
         before: list[Record] = []
-        for record, segment, payload in found:
+        for record, segment, payload in records:
             if segment != last or record.kind not in (Kind.MESSAGE, Kind.TRANSACTION):
                 continue
             batch.append(record)

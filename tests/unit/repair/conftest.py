@@ -13,7 +13,7 @@ _IN_MEMORY = "/dev/shm"
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """As pytest's own, but in memory where the system has a file system there."""
+    """A directory like pytest's own, but in memory where the system has a file system there."""
     parent = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
     path = tempfile.mkdtemp(prefix="amqpstore-repair-", dir=parent)
     try:

@@ -1,4 +1,4 @@
-"""What the tests of repairs have in common."""
+"""Tools of the tests of repairs."""
 
 from amqpstore_tools.offline.locks import shared_lock
 from amqpstore_tools.repair.apply import apply_plan

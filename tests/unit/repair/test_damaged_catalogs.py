@@ -28,7 +28,7 @@ PAGE = 4096
 
 
 class Queue(NamedTuple):
-    """What a verb says of a queue; `bodies` are of its messages, in order."""
+    """A queue as a verb describes it; `bodies` are of its messages, in order."""
 
     kept: int
     lost: int
@@ -201,21 +201,21 @@ def exported(command: Command, path: Path, *options: str) -> Queues:
     out = path.parent / "all.jsonl"
     done = command("export", str(path), str(out), "--json", *options)
     assert done.code in (0, 1), done.err
-    said = json.loads(done.out)
+    answer = json.loads(done.out)
     bodies: dict[QueueKey, list[tuple[int, str]]] = {}
     with out.open("rb") as file:
         for line, _ in read_lines(file):
             if isinstance(line, QueueLine | MessageLine):
-                found = bodies.setdefault(QueueKey(line.key.vhost, line.key.name), [])
+                messages = bodies.setdefault(QueueKey(line.key.vhost, line.key.name), [])
                 if isinstance(line, MessageLine):
-                    found.append((-line.key.level, text(line.body)))
+                    messages.append((-line.key.level, text(line.body)))
     out.unlink()
     return {
         f"{key.vhost}/{key.name}".replace("//", "/"): Queue(
             len(found),
-            said["unreadable"].get(key.label, 0),
-            said["again"].get(key.label, 0),
-            key.label in said["recovered"],
+            answer["unreadable"].get(key.label, 0),
+            answer["again"].get(key.label, 0),
+            key.label in answer["recovered"],
             tuple(body for _, body in sorted(found, key=lambda one: one[0])),
         )
         for key, found in bodies.items()
@@ -246,9 +246,9 @@ def test_all_verbs_say_what_a_repair_keeps(
     }
     assert without_bodies(shown) == planned
     assert written == shown
-    found = json.loads(command("inspect", str(path), "--json").out)
-    assert found["notes"] == plan.notes
-    assert found["lost"] == sum(row["lost"] for row in plan.queues) + plan.missing_messages
+    answer = json.loads(command("inspect", str(path), "--json").out)
+    assert answer["notes"] == plan.notes
+    assert answer["lost"] == sum(row["lost"] for row in plan.queues) + plan.missing_messages
     assert mend(str(path))[1]
     repaired = exported(command, path)
     assert {name: row.bodies for name, row in repaired.items()} == {

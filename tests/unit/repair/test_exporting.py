@@ -1,4 +1,4 @@
-"""What is left of a damaged store is exported under the names that a repair gives, and imported."""
+"""The rest of a damaged store is exported under the names that a repair gives, and imported."""
 
 import io
 import json

@@ -83,18 +83,18 @@ def test_an_apply_that_is_killed_is_finished_or_taken_back(
     directory, plan, before = broken
     met = set()
     for last in range(_MAX_CALLS):
-        one, other = (
+        first, second = (
             str(shutil.copytree(directory, tmp_path / f"{name}{last}")) for name in ("a", "b")
         )
-        was_killed = kill("apply", one, plan, last)
-        assert kill("apply", other, plan, last) == was_killed
-        met |= look_at(one)
-        apply_again(one, plan, was_killed=was_killed)
-        assert not check(one).is_damaged
-        take_back(other)
-        assert listing(other) == before
-        shutil.rmtree(one)
-        shutil.rmtree(other)
+        was_killed = kill("apply", first, plan, last)
+        assert kill("apply", second, plan, last) == was_killed
+        met |= look_at(first)
+        apply_again(first, plan, was_killed=was_killed)
+        assert not check(first).is_damaged
+        take_back(second)
+        assert listing(second) == before
+        shutil.rmtree(first)
+        shutil.rmtree(second)
         if not was_killed:
             break
     assert not was_killed
@@ -139,7 +139,7 @@ VERBS: list[Callable[[str], object]] = [
     *(open_and_close, read, check, copy, plan_of, require_store),
     lambda directory: restore(str(GOLDEN), directory, links=True, accept_damage=False),
 ]
-"""What the start of the broker, and each verb, begins with."""
+"""First steps of the broker's start, and of each verb."""
 
 
 def look_at(directory: str) -> set[State | None]:

@@ -1,4 +1,4 @@
-"""What is said of a file: the same for the same bytes, and soon, however large it says it is."""
+"""Facts about a file are the same for the same bytes, and there soon, however large it claims."""
 
 import hashlib
 import os

@@ -23,7 +23,7 @@ OPTIONS = Options(segment_bytes=1 << 12, reserve_bytes=0)
 
 
 class StoppedError(Exception):
-    """What stops a repair, as a kill would."""
+    """Raised to stop a repair, as a kill would."""
 
 
 def zeros(path: Path) -> None:

@@ -50,7 +50,7 @@ SEEDS = 6
 
 
 class Damage(NamedTuple):
-    """What happens to one file: it is the `place`-th of those there, in order of names."""
+    """Damage to one file: the `number`-th of those there, in order of names."""
 
     kind: str
     number: int
@@ -58,9 +58,9 @@ class Damage(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Which moment each part of a store is from, and what happened to single files.
+    """The moment that each part of a store is from, and what happened to single files.
 
-    `others` are files, by place, of another moment than their directory, or missing in it.
+    `others` are files, by index, of another moment than their directory, or missing in it.
     """
 
     seed: int
@@ -195,13 +195,13 @@ def brought_elsewhere(directory: str, other: str) -> dict[str, list[int]]:
 
 def wrong_in(chronicle: Chronicle, evidence: Evidence, queues: dict[str, list[int]]) -> list[str]:
     """Return how queues differ from the optimum."""
-    found = []
+    differences = []
     lost = set(queues.get(LOST_AND_FOUND, ()))
     placed: dict[int, dict[int, int]] = {}
-    for one in evidence.enqueued:
-        if one.message_id in evidence.numbers:
-            number = evidence.numbers[one.message_id]
-            placed.setdefault(one.queue_id, {})[number] = one.sequence
+    for enqueued in evidence.enqueued:
+        if enqueued.message_id in evidence.numbers:
+            number = evidence.numbers[enqueued.message_id]
+            placed.setdefault(enqueued.queue_id, {})[number] = enqueued.sequence
     there = set(evidence.numbers.values())
     somewhere = {number for numbers in placed.values() for number in numbers}
     for queue_id, name in chronicle.names.items():
@@ -209,27 +209,27 @@ def wrong_in(chronicle: Chronicle, evidence: Evidence, queues: dict[str, list[in
             number for one in (name, f"amq.recovered.{queue_id}") for number in queues.get(one, ())
         ]
         if len(mine) != len(set(mine)):
-            found.append(f"{name} has a message twice: {mine}")
+            differences.append(f"{name} has a message twice: {mine}")
         published = chronicle.published[queue_id]
         if strange := set(mine).difference(published):
-            found.append(f"{name} has {strange}, which were never in it")
+            differences.append(f"{name} has {strange}, which were never in it")
         if mine != [one for one in published if one in set(mine)]:
-            found.append(f"{name} is not in order: {mine}")
+            differences.append(f"{name} is not in order: {mine}")
         indexes = placed.get(queue_id, {})
         acked = {one for one in mine if (queue_id, indexes.get(one)) in evidence.acked}
         if acked:
-            found.append(f"{name} has {sorted(acked)} again, which were acked")
+            differences.append(f"{name} has {sorted(acked)} again, which were acked")
         live = chronicle.live.get(queue_id, set()) & there
         if missing := (live & indexes.keys()).difference(mine):
-            found.append(f"{name} lacks {sorted(missing)}")
+            differences.append(f"{name} lacks {sorted(missing)}")
         # Nothing tells that a message which is known to be elsewhere was here, too.
         if missing := (live - somewhere).difference(mine, lost):
-            found.append(f"{sorted(missing)} of {name} are nowhere")
+            differences.append(f"{sorted(missing)} of {name} are nowhere")
     known = {*chronicle.names.values(), LOST_AND_FOUND}
     known |= {f"amq.recovered.{queue_id}" for queue_id in chronicle.names}
     if strange_names := queues.keys() - known:
-        found.append(f"there never was {strange_names}")
-    return found
+        differences.append(f"there never was {strange_names}")
+    return differences
 
 
 def inspected(directory: str) -> dict[str, list[int]]:
@@ -266,7 +266,7 @@ def wrong_after_starts(chronicle: Chronicle, evidence: Evidence, directory: str)
     Args: evidence, of before.
     """
     listed: dict[str, list[int]] = {}
-    found = []
+    faults = []
     for turn in range(2):
         try:
             if turn == 0:
@@ -285,13 +285,13 @@ def wrong_after_starts(chronicle: Chronicle, evidence: Evidence, directory: str)
         store.delete_queue(another)
         store.close()
         if turn == 0 and (served := intact_in(directory)) != listed:
-            found.append(f"inspect lists {listed}, but {served} are served")
+            faults.append(f"inspect lists {listed}, but {served} are served")
     after = Evidence.of(directory, chronicle.seed)
     live = set().union(*chronicle.live.values())
     if gone := (live & {*evidence.numbers.values()}).difference(after.numbers.values()):
-        found.append(f"the start removed the bytes of {sorted(gone)}")
+        faults.append(f"the start removed the bytes of {sorted(gone)}")
     mend(directory)
-    return found + wrong_in(chronicle, evidence, queues_of(directory))
+    return faults + wrong_in(chronicle, evidence, queues_of(directory))
 
 
 def lost_in(chronicle: Chronicle, evidence: Evidence) -> set[tuple[int, int]]:

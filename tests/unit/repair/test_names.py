@@ -1,4 +1,4 @@
-"""What queues are called whose definitions cannot be believed."""
+"""Tests of the names of queues whose definitions cannot be believed."""
 
 from typing import Any
 

@@ -183,7 +183,7 @@ def test_repairs_are_undone_from_the_last_one_on(broken: str) -> None:
 
 
 def test_a_repaired_store_goes_on(broken: str) -> None:
-    """It takes messages, makes checkpoints, compacts, and is sound behind all that."""
+    """A repaired store takes messages, makes checkpoints, compacts, and is sound after all that."""
     plan, _ = mend(broken)
     spare = sorted(name for name in plan.files if name.endswith(".spare"))
     assert sorted(name for name in listing(broken) if name.endswith(".spare")) == spare != []

@@ -80,7 +80,7 @@ def test_any_damage(stores: list[Before], tmp_path: Path, seed: int) -> None:
 
 
 def look_at(before: Before, tmp_path: Path, rng: random.Random, count: int) -> None:
-    """Damage a copy so many times, repair it, and see what is left."""
+    """Damage a copy `count` times, repair it, and see what is left."""
     directory = str(shutil.copytree(before.directory, tmp_path / "store"))
     done = [damage(directory, rng) for _ in range(count)]
     damaged = listing(directory)
@@ -200,7 +200,7 @@ def missing(
         for message in queue["messages"]:
             by_id.setdefault(message["id"], {})[queue["id"]] = message["delivery_count"]
     lost_and_found = {queue["id"] for name, queue in after.items() if name == LOST_AND_FOUND}
-    found = []
+    complaints = []
     for name, queue in before.queues.items():
         for message in queue["messages"]:
             homes = by_id.get(message["id"], {})
@@ -209,8 +209,8 @@ def missing(
             if is_catalog_lost and homes:
                 continue
             if queue["id"] not in homes and not lost_and_found & homes.keys():
-                found.append(f"message {message['id']} of {name}: {homes}")
-    return found
+                complaints.append(f"message {message['id']} of {name}: {homes}")
+    return complaints
 
 
 def needs_none(before: Before, directory: str, scratch: str) -> set[int]:
@@ -252,7 +252,7 @@ def torn_ids(directory: str, seed: int) -> set[int]:
 def test_what_the_log_says_was_acked_is_not_served_again(
     stores: list[Before], tmp_path: Path
 ) -> None:
-    """Whatever else is lost: a sound ACK holds."""
+    """A sound ACK holds, whatever else is lost."""
     before = stores[0]
     for place, name in enumerate(["catalog/data.mdb", "index"]):
         directory = str(shutil.copytree(before.directory, tmp_path / f"store{place}"))

@@ -107,7 +107,7 @@ def test_check_finds_nothing_wrong_with_messages_of_several_terms_in_a_segment(
                 store.take(orders, limit=1000, acked=True)
             store.sync()
             list(store.upkeep.compact())
-    found = SEGMENTS.read(LmdbCatalog(os.path.join(leader, "catalog"), False).rows)
-    spans = [row.end_id - row.first_id for row in found.values()]
+    segment_rows = SEGMENTS.read(LmdbCatalog(os.path.join(leader, "catalog"), False).rows)
+    spans = [row.end_id - row.first_id for row in segment_rows.values()]
     assert max(spans) > 1 << 32, spans
     assert main(["check", leader]) == 0, capsys.readouterr().out

@@ -57,7 +57,7 @@ def assert_same_log(group: Group) -> None:
 
 
 def test_who_catches_up_over_segments_finds_the_messages_of_each() -> None:
-    """Its first checkpoint writes the offset tables of all of them."""
+    """The first checkpoint of the follower writes the offset tables of all of them."""
     group = Group.new()
     for number in range(8):
         group.publish(["orders"], b"%d" % number, bytes(900))
@@ -280,7 +280,7 @@ def test_what_a_checkpoint_covers_is_not_discarded_after_a_restart() -> None:
 
 
 def test_no_checkpoint_forgets_a_queue_that_was_defined_while_the_follower_was_away() -> None:
-    """Its messages are committed at once, and its definition is only known to be later on."""
+    """The queue's messages are committed at once; its definition is known to be only later."""
     group = Group.new()
     group.join()
     busy(group, 2)
@@ -477,7 +477,7 @@ def test_a_disk_that_fills_up_during_a_write_costs_no_batch(starts_segment: bool
 
 
 def test_a_batch_for_which_there_was_no_room_in_a_new_segment_is_appended_when_there_is() -> None:
-    """It may not be on the leader's own disk yet: so no catch-up brings it."""
+    """The batch may not be on the leader's own disk yet, so no catch-up brings it."""
     group = joined(1)
     disk, follower = group.follower_disk, group.follower
     assert follower is not None

@@ -51,14 +51,14 @@ def test_a_follower_goes_on_from_where_a_copy_ends() -> None:
     busy(group, 2)
     follower.close()
     with promoted(group.follower_disk.fork(), group.term + 1) as ours:
-        found = content_of(ours)
+        content = content_of(ours)
         assert not ours.recovery_report.damage
     with promoted(group.leader_disk.fork(), group.term + 1) as theirs:
-        assert found == content_of(theirs)
+        assert content == content_of(theirs)
 
 
 def test_a_leader_that_has_just_begun_a_segment_can_be_copied() -> None:
-    """It was killed before it had written to it, and leads again: nobody publishes since."""
+    """The leader was killed before it wrote to the segment, and leads again without a publish."""
     group = Group.new()
     busy(group, 2)
     group.kill_leader_in_new_segment()
@@ -77,8 +77,8 @@ def test_a_leader_that_has_just_begun_a_segment_can_be_copied() -> None:
 
 
 def test_a_copy_that_is_cut_off_goes_on_where_it_was() -> None:
-    """What is whole, and the same still, is not sent again; what the leader no longer has is gone
-    in the end.
+    """Files that are whole, and still the same, are not sent again; those that the leader no longer
+    has are gone in the end.
     """
     whole = filled().copy(0)
     group = filled()
@@ -95,10 +95,10 @@ def test_a_copy_that_is_cut_off_goes_on_where_it_was() -> None:
     assert group.follower is not None
     group.follower.close()
     with promoted(group.follower_disk.fork(), group.term + 1) as ours:
-        found = content_of(ours)
+        content = content_of(ours)
         assert not ours.recovery_report.damage
     with promoted(group.leader_disk.fork(), group.term + 1) as theirs:
-        assert found == content_of(theirs)
+        assert content == content_of(theirs)
 
 
 def filled() -> Group:

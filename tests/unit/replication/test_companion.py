@@ -35,7 +35,7 @@ class Leads:
         self.defined: list[Definition] = []
         self.synced_seqs: list[int] = []
         self.on_disk: list[dict[int, bytes]] = []
-        """What the disk had when each batch was shipped."""
+        """Contents of the disk when each batch was shipped."""
         self.leads = True
         self._disk = disk
         self._seq = 1
@@ -166,27 +166,27 @@ def test_a_small_batch_that_no_thread_writes_waits_for_the_followers_as_well(led
 def test_only_who_has_asked_in_vain_is_told_that_a_batch_is_committed(led: Led) -> None:
     """Each call wakes the event loop, which may have nothing else to do."""
     led.write(b"one")
-    told: list[str] = []
+    wake_ups: list[str] = []
     log = led.store.log
-    log.on_committed(lambda: told.append("committed"))
+    log.on_committed(lambda: wake_ups.append("committed"))
     for is_acked_first in (True, False):
-        told.clear()
+        wake_ups.clear()
         batch = led.sealed(b"two")
         log.write(batch)
         seq = led.leads.shipped[-1].seq
         if is_acked_first:
             led.companion.committed(seq)
             assert log.is_committed(batch)
-            assert not told
+            assert not wake_ups
         else:
             assert not log.is_committed(batch)
             led.companion.committed(seq - 1)
-            assert not told
+            assert not wake_ups
             led.companion.committed(seq)
-            assert told == ["committed"]
+            assert wake_ups == ["committed"]
             assert log.is_committed(batch)
         led.companion.committed(seq)
-        assert told == ["committed"] * (not is_acked_first)
+        assert wake_ups == ["committed"] * (not is_acked_first)
         log.complete(batch)
 
 
@@ -236,8 +236,8 @@ class Committing:
 
 
 def test_the_thread_that_writes_waits_for_no_follower(led: Led) -> None:
-    """Whoever commits the batch wakes its owner, and nothing does before: the thread would only
-    be woken to wake the owner.
+    """A commit of the batch wakes its owner, and nothing does before: the thread would only be
+    woken to wake the owner.
     """
 
     async def run() -> None:

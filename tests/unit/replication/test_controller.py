@@ -46,7 +46,7 @@ def test_etcd_may_answer_while_a_member_starts(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_stop_waits_for_etcd_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was resigned is to be known there, if it answers."""
+    """The resignation is to be known there, if etcd answers."""
     monkeypatch.setattr(controller, "EtcdDriver", QuickEtcd)
     monkeypatch.setattr(QuickEtcd, "close", lambda _etcd: None, raising=False)
     monkeypatch.setattr(controller, "_RESIGNED_S", 0.05)

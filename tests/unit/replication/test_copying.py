@@ -160,7 +160,7 @@ def test_what_is_removed_meanwhile_is_in_the_copy(leader: Leader, tmp_path: Path
 
 
 def test_the_metrics_of_a_leader_that_sends_a_copy(leader: Leader) -> None:
-    """It is the leader of a group of two otherwise, and its controller counts for all links."""
+    """The leader also leads a group of two, whose controller counts for all its links."""
     with pair_of(Path(leader.directory).with_name("pair")) as pair:
         leader.counts = pair.leader.controller.copies
         before = told_by_leader(pair)
@@ -180,9 +180,9 @@ def test_what_was_received_before_is_not_sent_again(leader: Leader) -> None:
     frames: list[Frame] = []
     leader.send(frames.append)
     contents: dict[str, bytes] = {}
-    for one in frames[:-1]:
-        assert isinstance(one, StorePiece)
-        contents[one.name] = contents.get(one.name, b"") + one.content
+    for frame in frames[:-1]:
+        assert isinstance(frame, StorePiece)
+        contents[frame.name] = contents.get(frame.name, b"") + frame.content
     whole, short, other, *rest = sorted(contents)
     assert rest
     files = {

@@ -54,7 +54,7 @@ def contents(disk: MemoryFiles) -> dict[int, bytes]:
 
 
 class Answers:
-    """What the lane has told, each with the follower's log at that moment."""
+    """Answers of the lane, each with the follower's log at that moment."""
 
     def __init__(self, group: Group) -> None:
         self.told: queue.SimpleQueue[tuple[object, ...]] = queue.SimpleQueue()
@@ -187,9 +187,9 @@ class Lane:
         self.seq += 1
         self.put(Sync(self.group.term, self.seq))
         assert self.answers.next() == ("persisted", self.group.term)
-        while (told := self.answers.next()) == ("synced", self.group.term, 0):
+        while (answer := self.answers.next()) == ("synced", self.group.term, 0):
             pass
-        assert told == ("synced", self.group.term, self.seq)
+        assert answer == ("synced", self.group.term, self.seq)
         assert contents(self.group.follower_disk) == contents(self.group.leader_disk)
         there = [held_batch(one) for one in self.group.reader().tail()]
         assert list(self.log.tail())[: len(there)] == there
@@ -205,7 +205,7 @@ def lane(tmp_path: Path) -> Generator[Lane]:
 
 
 def test_what_is_acked_is_on_disk(lane: Lane) -> None:
-    """What was missed, over several segments, and each batch after that."""
+    """Batches missed, over several segments, are acked, and each batch after them."""
     for number in range(6):
         lane.publish(b"missed %d" % number, bytes(500))
     lane.join()
@@ -339,8 +339,8 @@ def test_a_copy_goes_on_with_what_was_received_before(lane: Lane) -> None:
     *pieces, adopt = [one for one in lane.copy(START) if isinstance(one, Receive | Adopt)]
     lane.put(*pieces[:-1], Dial("leader", "127.0.0.1:1"), FindReceived(term))
     assert lane.answers.next() == ("flushed", "leader")
-    told, number, *files = lane.answers.next()
-    assert (told, number) == ("found received", term)
+    answer, number, *files = lane.answers.next()
+    assert (answer, number) == ("found received", term)
     received = [one for one in files if isinstance(one, ReceivedFile)]
     assert received
     names = {one.name for one in received}

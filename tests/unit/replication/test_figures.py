@@ -1,4 +1,4 @@
-"""What the metrics of a member tell moves when that happens between a real leader and follower."""
+"""Metrics of a member move when what they tell happens between a real leader and follower."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def told(member: Member) -> dict[str, float]:
 
 
 def moved(pair: Pair, before: dict[str, float]) -> dict[str, float]:
-    """What has changed in the metrics of the follower."""
+    """Return the metrics of the follower that have changed."""
     return {name: value for name, value in told(pair.follower).items() if value != before[name]}
 
 

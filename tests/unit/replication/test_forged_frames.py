@@ -1,4 +1,4 @@
-"""Whoever is between two members and knows no secret cannot speak for either of them."""
+"""An attacker between two members who knows no secret cannot speak for either of them."""
 
 import logging
 import socket
@@ -30,7 +30,7 @@ def refuse(member: Member, caplog: pytest.LogCaptureFixture) -> None:
 def test_a_relay_cannot_ack_for_a_follower(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It holds the batch back, and says that the follower has it: nothing is confirmed. Once the
+    """A relay holds the batch back, and says that the follower has it: nothing is confirmed. Once the
     follower has connected again, it gets the batch, which is committed then. Without tags its ack
     would count: the connection has proved to be the follower's.
     """

@@ -1,4 +1,4 @@
-"""What the metrics of members tell moves when that happens in a simulated group of three: each
+"""Metrics of members move when what they tell happens in a simulated group of three: each
 member is the state machine of a process, and its figures are rendered as a process renders its own.
 """
 

@@ -1,4 +1,4 @@
-"""Two members prove to each other that they know the secret, and nobody else gets any further."""
+"""Two members prove to each other that they know the secret; other peers get no further."""
 
 import hmac
 import secrets

@@ -25,7 +25,7 @@ TIMING = Timing()
 
 
 class StandIn:
-    """What a leadership asks of the controller."""
+    """A stand-in for the controller, with what a leadership asks of it."""
 
     def __init__(self) -> None:
         self.orders = Orders()
@@ -49,7 +49,7 @@ def leadership(controller: Any) -> LeadingTerm:
 
 
 def test_an_app_that_leads_shows_that_its_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real leadership, in the real app: nobody else would notice a loop that hangs."""
+    """The real leadership is in the real app: nothing else would notice a loop that hangs."""
     controller = StandIn()
     # No clients come from followers here.
     monkeypatch.setattr(LeadingTerm, "with_passed_on", lambda _term, plain, tls: (plain, tls))

@@ -1,4 +1,4 @@
-"""Links: frames arrive in order, and nobody waits for a peer that does not read."""
+"""Frames of links arrive in order, and no thread waits for a peer that does not read."""
 
 import queue
 import socket
@@ -21,7 +21,7 @@ WAIT_S = 60.0
 
 
 class Heard:
-    """What happened on a link."""
+    """Records of what happened on a link."""
 
     def __init__(self) -> None:
         self.frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
@@ -71,14 +71,14 @@ def test_frames_arrive_in_order_up_to_the_end(pair: Pair) -> None:
     frames = [Ack(1, number) for number in range(100)]
 
     def job(write: Write) -> None:
-        for one in frames[40:60]:
-            write(one)
+        for frame in frames[40:60]:
+            write(frame)
 
-    for one in frames[:40]:
-        pair.link.send(encode(one))
+    for frame in frames[:40]:
+        pair.link.send(encode(frame))
     pair.link.work(job)
-    for one in frames[60:]:
-        pair.link.send(encode(one))
+    for frame in frames[60:]:
+        pair.link.send(encode(frame))
     pair.link.hang_up()
     assert [heard.frames.get(timeout=WAIT_S) for _ in frames] == frames
     heard.ends.get(timeout=WAIT_S)
@@ -128,7 +128,7 @@ def received_by(peer: socket.socket, size: int) -> bytes:
 
 @pytest.mark.parametrize("size", [60_000, 900_000])
 def test_what_the_socket_does_not_take_at_once_follows_in_order(pair: Pair, size: int) -> None:
-    """Of a large frame a part is sent by whoever has it, and the rest by the thread that writes."""
+    """The thread that has a large frame sends a part of it, and the thread that writes the rest."""
     sent = [(b"%7d" % number, bytes([number]) * size) for number in range(50)]
     for one in sent:
         pair.link.send(one)
@@ -154,8 +154,8 @@ def test_a_frame_waits_for_the_thread_that_writes(pair: Pair) -> None:
 
 
 def test_a_beat_goes_before_what_waits_and_between_the_frames_of_a_job(pair: Pair) -> None:
-    """A catch-up takes as long as it takes: beats behind it would come when nobody waits for them
-    any longer. Of several the newest one is enough.
+    """A catch-up takes as long as it takes: beats behind it would come when it is too late. Of
+    several the newest one is enough.
     """
     writes, may_go_on = threading.Event(), threading.Event()
     caught_up = [Ack(1, number) for number in range(3)]
@@ -196,8 +196,8 @@ def test_a_beat_waits_for_the_rest_of_a_frame(pair: Pair) -> None:
 
 
 def test_frames_get_their_tags_in_the_order_in_which_they_are_sent() -> None:
-    """Those that the socket takes at once, in part and not at all, those of a job, and beats that
-    overtake others.
+    """Some frames are taken by the socket at once, some in part or not at all; others are of a job,
+    or are beats that overtake them.
     """
     ours, theirs = socket.socketpair()
     heard = Heard()
@@ -233,7 +233,7 @@ def test_frames_get_their_tags_in_the_order_in_which_they_are_sent() -> None:
 def test_a_peer_that_does_not_read_loses_its_connection(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sends to it never waits."""
+    """A sender never waits for such a peer."""
     monkeypatch.setattr(links, "_MAX_QUEUED_BYTES", 1 << 20)
     for _ in range(100):
         pair.link.send((b"", bytes(1 << 16)))
@@ -294,7 +294,7 @@ def test_what_was_sent_last_arrives_although_the_peer_goes_on_sending(
             peer.sendall(b"".join(encode(Ack(1, 1))))
         assert peer.recv(1) == b""
     tcp.heard.ends.get(timeout=WAIT_S)
-    # Nobody wanted them any more.
+    # The acks were no longer wanted.
     assert tcp.heard.frames.empty()
 
 
@@ -341,7 +341,7 @@ def test_a_job_that_fails_ends_the_link(pair: Pair) -> None:
 def test_a_leader_sends_no_more_content_than_a_follower_takes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, more: int
 ) -> None:
-    """What is announced is refused before it comes, and before memory for it is taken."""
+    """Announced content is refused before it comes, and before memory for it is taken."""
     with pair_of(tmp_path) as members:
         lengths = PREFIX.pack(10, MAX_CONTENT_BYTES + more, 0)
         members.leader.socket.sendall(bytes(TAG_BYTES) + lengths)

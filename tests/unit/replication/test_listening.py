@@ -1,4 +1,4 @@
-"""Members connect to each other, with certificates and without, and nobody else gets through."""
+"""Members connect to each other, with certificates and without; other peers do not get through."""
 
 import queue
 import socket
@@ -40,7 +40,7 @@ WAIT_S = 60.0
 
 
 class Connections:
-    """What a listener has let in."""
+    """Connections that a listener has let in."""
 
     def __init__(self) -> None:
         self.secret: bytes | None = SECRET
@@ -131,8 +131,8 @@ def test_frames_pass_both_ways_at_once(
         link.start()
     large = [Definition(1, number, number, 0, bytes([number]) * 3_000_000) for number in range(5)]
     small = [Ack(1, number) for number in range(500)]
-    for one in large:
-        leader.send(encode(one))
+    for definition in large:
+        leader.send(encode(definition))
     for ack in small:
         follower.send(encode(ack))
     assert [at_follower.frames.get(timeout=WAIT_S) for _ in large] == large
@@ -182,7 +182,7 @@ def test_an_address_that_is_taken_is_named(settings: ClusterSettings) -> None:
 def test_silent_strangers_keep_no_member_out(
     settings: ClusterSettings, connections: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They come again as long as they like: the oldest of the address with the most goes."""
+    """Strangers may come again at any time: the oldest of the address with the most is put out."""
     unproven = [socket.create_connection(settings.replicate) for _ in range(3 * MAX_UNPROVEN)]
     MemberDialer(settings).connect(address(settings), SECRET, Purpose.STREAM)[0].close()
     connections.sockets.get(timeout=WAIT_S)[0].close()
@@ -194,7 +194,7 @@ def test_silent_strangers_keep_no_member_out(
 
 
 def test_the_crowd_goes_first() -> None:
-    """Not whoever was there before, from an address of its own."""
+    """A connection that was there before, from an address of its own, stays."""
     unproven = UnprovenConnections(3)
     pairs = [socket.socketpair() for _ in range(4)]
     for (ours, _), host in zip(
@@ -215,7 +215,7 @@ def test_the_crowd_goes_first() -> None:
 def test_an_address_is_dialled_by_one_thread_at_a_time(
     settings: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may take seconds, and it is dialled each second."""
+    """Dialling may take seconds, and is tried each second."""
     dialler, goes_on = MemberDialer(settings), threading.Event()
     attempts: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What a member knows of its log, and of segments that it keeps for others."""
+"""Tests of what a member knows of its log, and of segments that it keeps for others."""
 
 import time
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_an_old_batch_is_looked_up(member: Member) -> None:
 
 
 def test_what_the_store_has_removed_is_kept_for_members_that_are_away(member: Member) -> None:
-    """And after a restart of this one."""
+    """Removed segments are still kept after a restart of this member."""
     member.publish(9)
     there = [one.content for one in member.sealed]
     member.drain()

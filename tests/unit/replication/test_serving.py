@@ -22,7 +22,7 @@ from amqpstore_server.replication.serving import Doorways, MemberRuntime, _Next
 
 
 async def _silent(*_: object) -> None:
-    """Answer nobody."""
+    """Answer no request."""
 
 
 class Deposed:

@@ -1,4 +1,4 @@
-"""What a member takes from the configuration."""
+"""Tests of what a member takes from the configuration."""
 
 import socket
 import subprocess
@@ -58,7 +58,7 @@ def test_a_wildcard_is_advertised_as_this_host(listen: str, advertised: str, exp
 
 
 def test_what_is_configured_is_taken_over() -> None:
-    found = settings_of(
+    settings = settings_of(
         cluster_group="orders",
         cluster_etcd_ca="a",
         cluster_etcd_certificate="b",
@@ -73,16 +73,16 @@ def test_what_is_configured_is_taken_over() -> None:
         cluster_stall_s=4.0,
         cluster_proxy=False,
     )
-    assert found.prefix == "/amqpstore/shop/orders/"
-    etcd = found.etcd
+    assert settings.prefix == "/amqpstore/shop/orders/"
+    etcd = settings.etcd
     assert (etcd.ca, etcd.certificate, etcd.key) == ("a", "b", "c")
     assert (etcd.user, etcd.password) == ("d", "hunter2")
-    assert found.certificates == MemberCertificates("e", "f", "g")
-    timing = found.timing
+    assert settings.certificates == MemberCertificates("e", "f", "g")
+    timing = settings.timing
     assert (timing.lease_s, timing.keep_alive_s) == (6, 2)
     assert (timing.ack_timeout_s, timing.unfit_s) == (1.5, 4.0)
-    assert not found.proxy
-    assert "hunter2" not in repr(found)
+    assert not settings.proxy
+    assert "hunter2" not in repr(settings)
 
 
 def test_a_single_node_loads_nothing_of_it() -> None:

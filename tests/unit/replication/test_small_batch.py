@@ -1,4 +1,4 @@
-"""What a batch of one message costs a pair, on both sides, which must not grow back.
+"""A batch of one message costs both sides of a pair few calls, which must not grow back.
 
 The tags of both frames are four and eleven of the leader's calls.
 """

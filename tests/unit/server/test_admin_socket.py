@@ -1,4 +1,4 @@
-"""The admin socket waits for nobody for ever, and its places are free again."""
+"""The admin socket waits for no client for ever, and has room for others afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do: it is stored, and reaches the clients that are connected."""
+"""Changes that operators make are stored, and reach the clients that are connected."""
 
 import random
 from collections.abc import Iterator
@@ -321,7 +321,7 @@ def test_topic_permissions_may_come_before_the_permissions_and_outlive_them(
     server.do(administration.permissions.set_topic(BY, asked))
     for _ in range(2):
         assert administration.permissions.all_topics(USER) == [row]
-        # A restriction lets nobody in.
+        # A restriction lets no user in.
         assert administration.permissions.all(USER, "shop") == []
         with pytest.raises(NotAllowedError):
             broker.access(USER, "shop")

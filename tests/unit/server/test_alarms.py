@@ -101,7 +101,7 @@ def test_the_disk_and_memory_are_both_named() -> None:
 
 
 def test_publishers_wait_as_soon_as_the_disk_is_found_low() -> None:
-    """Before the next look, as the disk fills up faster than that."""
+    """Publishers wait before the next look, as the disk fills up faster than that."""
     case = Case()
     assert not case.look(0)
     case.store.space.require(1 << 60)

@@ -1,6 +1,6 @@
 """An error of ours that keeps an answer back ends the connection that waits for it, with 541.
 
-Nobody waits for ever, and the other clients are served on.
+No client waits for ever, and the others are served on.
 """
 
 from collections.abc import Callable

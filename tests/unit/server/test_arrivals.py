@@ -1,4 +1,4 @@
-"""Who connects is accepted in a round of reads."""
+"""New connections are accepted in a round of reads."""
 
 import socket
 from collections.abc import Iterator
@@ -150,7 +150,7 @@ def test_nobody_is_let_in_before_the_ends_of_those_that_left_are_read(
 def test_newcomers_wait_for_those_that_leave_for_a_time_at_most(
     sockets: Sockets,
 ) -> None:
-    """They may have sent much before."""
+    """Clients that leave may have sent much before."""
     sockets.limits = LOOP_LIMITS._replace(ends_first_s=0.0)
     order: list[str] = []
     arrive_behind(sockets, 50, order)

@@ -1,4 +1,4 @@
-"""The audit log: who did what by which door; without secrets, and without end for nobody."""
+"""The audit log says who did what by which door, without secrets, and its growth is bounded."""
 
 import logging
 
@@ -48,7 +48,7 @@ def test_a_clock_that_is_set_back_does_not_silence_the_log() -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other tests were refused does not count."""
+    """Count no refusals of other tests."""
     monkeypatch.setattr(logging.getLogger(LOGGER), "filters", [RefusalLimit()])
 
 

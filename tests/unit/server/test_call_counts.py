@@ -1,4 +1,4 @@
-"""How many calls a message costs on its way through the broker, which must not grow back.
+"""Calls that a message costs on its way through the broker, which must not grow back.
 
 Real connections, queues and the real log, in one thread on a disk in memory: the same calls each
 time, however busy the machine is. Calls are counted between the bytes of a read and the bytes of a
@@ -33,7 +33,7 @@ EXCHANGE = "topics"
 
 
 class Traffic(NamedTuple):
-    """What clients send."""
+    """Messages that clients send, and the queues that get them."""
 
     vary: bool
     queues: int
@@ -192,7 +192,7 @@ class Flow:
 def costs(traffic: Traffic) -> tuple[Costs, list[Counts]]:
     """Return what a message costs, and what was counted in each phase."""
     phases: list[Counts] = []
-    found: list[Calls] = []
+    calls: list[Calls] = []
     with SimulatedServer(limits=Limits()) as server:
         # Much is published before anything is consumed: none of it has to leave memory.
         server.store.memory.limit(1 << 30)
@@ -204,7 +204,7 @@ def costs(traffic: Traffic) -> tuple[Costs, list[Counts]]:
             flow.counted = Counts()
             phases.append(flow.counted)
             done = work()
-            found.append(Calls.of(phases[-1], done))
+            calls.append(Calls.of(phases[-1], done))
 
         def through() -> int:
             published = flow.publish(READS)
@@ -218,7 +218,7 @@ def costs(traffic: Traffic) -> tuple[Costs, list[Counts]]:
         through()
         measure(through)
         assert flow.delivered == 4 * READS * traffic.a_read * traffic.copies
-    return Costs(*found), phases
+    return Costs(*calls), phases
 
 
 def over(found: Costs, baselines: Costs) -> list[str]:
@@ -247,7 +247,7 @@ def test_a_message_costs_no_more_calls_than_it_did(name: str, call_baselines: Ba
 def test_a_baseline_is_lowered_when_the_broker_needs_less(
     name: str, call_baselines: Baselines
 ) -> None:
-    """It may be a tenth and one call too high: versions of Python differ a little."""
+    """A baseline may be a tenth and one call too high: versions of Python differ a little."""
     baselines = call_baselines.baselines()
     slack = [Calls(*(calls + 1 for calls in found)) for found in costs(TRAFFIC[name])[0]]
     stored = [baselines[key(name, phase)] for phase in Costs._fields]

@@ -1,4 +1,4 @@
-"""What comes and goes leaves no objects that refer to each other: only a collection would free
+"""Clients that come and go leave no objects that refer to each other: only a collection would free
 them, and it comes seldom. `test_freed` has what one client leaves.
 """
 

@@ -1,4 +1,4 @@
-"""Which clients are logged as soon as they connect."""
+"""Tests of which clients are logged as soon as they connect."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ START_S = 100.0
 
 @pytest.fixture
 def delivered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages are in each run that is delivered."""
+    """Counts of the messages in each run that is delivered."""
     found = []
     deliver = AmqpChannel.deliver
 

@@ -61,7 +61,7 @@ def qos(count: int) -> Method:
 
 
 def test_a_check_of_a_login_may_take_its_time(server: SimulatedServer) -> None:
-    """Where other programs need the processor it does, and who is right is let in all the same."""
+    """A check is slow where other programs need the processor, and a good login is let in still."""
     client = SimulatedClient(server)
     connection = client.connection
     now = server.now_s

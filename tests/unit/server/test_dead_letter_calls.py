@@ -1,4 +1,4 @@
-"""How many calls a dead letter costs, which must not grow back."""
+"""Calls that a dead letter costs, which must not grow back."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.guests import NamedGuest
 
 
 class Street:
-    """Who comes, and who was turned away, by name."""
+    """Doors through which guests come, and the names of those that were turned away."""
 
     def __init__(self, descriptors: int) -> None:
         self.doors = Doors(descriptors)
@@ -130,7 +130,7 @@ def test_connections_in_all_are_limited() -> None:
 
 
 def test_whose_login_was_wrong_gives_way_again() -> None:
-    """It may stay for a moment: many who try passwords keep nobody out."""
+    """A refused client may stay for a moment: many that try passwords keep no other client out."""
     street = Street(16)
     for name in "abcd":
         visitor = street.enter(name)
@@ -165,7 +165,7 @@ class Stampede:
             self.doors.admission.join(ours, "a", self._admit)
 
     def let_in(self, now: float) -> int:
-        """How many are let in at a time."""
+        """Return how many are let in at a time."""
         self._now = now
         before = len(self.inside)
         wait_s = self.doors.admission.let_in(now)

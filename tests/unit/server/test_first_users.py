@@ -50,7 +50,7 @@ def test_a_broker_beyond_loopback_gets_an_administrator_once(
     simulated.broker.access(ADMINISTRATOR, "/").check("configure", "queue", "q")
     users.upgrade(ADMINISTRATOR)
     assert define_administrator(simulated.broker, users, ["0.0.0.0"]) == ""
-    # The next start knows it, and adds nobody.
+    # The next start knows it, and adds no user.
     simulated.restart()
     users = Users(simulated.store)
     define_first(simulated.broker, users)

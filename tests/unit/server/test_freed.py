@@ -1,6 +1,6 @@
-"""What a client had is freed when it is gone, at once, and not when the garbage collector comes.
+"""Objects of a client are freed as soon as it is gone, and not when the garbage collector comes.
 
-It comes seldom here, by design: what waits for it adds up, from one client to the next.
+It comes seldom here, by design: objects that wait for it add up, from one client to the next.
 """
 
 import contextlib

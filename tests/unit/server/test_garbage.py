@@ -84,7 +84,7 @@ class WholeWork:
         return self._readings // 2 * self._takes_s
 
     def collections(self, minutes: int, *, is_serving: bool) -> int:
-        """Return how many there were after so many more minutes."""
+        """Return how many collections a number of further minutes brings."""
         before = self._readings
         for now in range(60 * minutes):
             self.collector.tick(
@@ -107,8 +107,8 @@ def test_everything_is_looked_at_once_a_minute_where_that_takes_little_time() ->
 
 @pytest.mark.usefixtures("frozen")
 def test_it_is_not_done_again_while_clients_are_served_if_it_took_long() -> None:
-    """It is done while nobody is, unless it takes longer than somebody who connects then would
-    wait.
+    """A long collection is made while no client is served, unless it takes longer than a client that
+    connects then would wait.
     """
     work = WholeWork(0.05)
     held = [Message() for _ in range(1000)]
