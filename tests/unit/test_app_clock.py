@@ -1,4 +1,4 @@
-"""The broker's tasks and a wall clock that is set: nobody tells them, and they see it in time."""
+"""Tasks of the broker see in time that the wall clock was set, of which they are not told."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What calls are held against, and how that is stored."""
+"""Tests of the baselines that calls are compared with, and of how they are stored."""
 
 from pathlib import Path
 

@@ -41,7 +41,7 @@ def test_a_command_without_the_option_is_found() -> None:
 
 @pytest.fixture
 def hostile_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where each module of Python's library has a file that cannot be imported."""
+    """A directory where each module of Python's library has a file that cannot be imported."""
     for name in sys.stdlib_module_names:
         (tmp_path / f"{name}.py").write_text("raise SystemExit(f'imported {__file__}')\n")
     monkeypatch.chdir(tmp_path)

@@ -56,7 +56,7 @@ def queue(store: Store) -> Queue:
 
 
 class Waiting:
-    """Who was told that what it waited for is durable."""
+    """Publishers, and the names of those that were told that their message is durable."""
 
     def __init__(self, store: Store, queue: Queue) -> None:
         self.told: list[str] = []
@@ -224,7 +224,7 @@ def test_who_flushes_does_not_wait_for_a_thread_that_is_gone(
 def test_a_commit_of_the_catalog_that_fails_behind_a_batch_ends_the_broker(
     store: Store, queue: Queue, catalog: FailingCatalog
 ) -> None:
-    """What others waited for is durable, and they are told."""
+    """Publishes that others waited for are durable, and they are told."""
     transaction = store.transaction()
     transaction.publish([queue], messages(b"m"))
     prepared = transaction.prepare("label")

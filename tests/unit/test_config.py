@@ -78,11 +78,11 @@ def test_an_option_precedes_a_variable_a_variable_the_file_and_the_file_a_defaul
         "AMQPSTORE_LISTEN": "127.0.0.1:1, [::1]:2",
         "AMQPSTORE_LOG_LEVEL": "warning",
     }
-    found = ConfigSources(path, environment, {"data": "o", "listen": ["host:3"]}).load()
-    assert found.config == Config(
+    loaded = ConfigSources(path, environment, {"data": "o", "listen": ["host:3"]}).load()
+    assert loaded.config == Config(
         data="o", listen=["host:3"], heartbeat_s=2, log_level="warning", frame_max=9000
     )
-    assert {name: one for name, one in found.sources.items() if one != "default"} == {
+    assert {name: one for name, one in loaded.sources.items() if one != "default"} == {
         "data": "--data",
         "listen": "--listen",
         "heartbeat_s": "AMQPSTORE_HEARTBEAT_S",
@@ -294,17 +294,17 @@ def test_a_secret_can_be_in_a_file_that_a_variable_names(tmp_path: Path) -> None
     assert f"AMQPSTORE_DEFAULT_PASSWORD_FILE: cannot read {file}: No such file" in said_of(sources)
     for content in (b"s e=c,ret", b"s e=c,ret\n", b"s e=c,ret\r\n", b"\xef\xbb\xbfs e=c,ret\n"):
         file.write_bytes(content)
-        found = sources.load()
-        assert found.config.default_password == "s e=c,ret"
-        assert found.sources["default_password"] == str(file)
-        assert not found.unknown_variables
+        loaded = sources.load()
+        assert loaded.config.default_password == "s e=c,ret"
+        assert loaded.sources["default_password"] == str(file)
+        assert not loaded.unknown_variables
     file.write_bytes(b"\xff")
     assert "is not text in UTF-8" in said_of(sources)
     both = replace(sources, environment={**environment, "AMQPSTORE_DEFAULT_PASSWORD": "other"})
     assert "are both set" in said_of(both)
     # Only for secrets: another key has no such variable.
-    one = ConfigSources(environment={"AMQPSTORE_LISTEN_FILE": str(file)})
-    assert one.load().unknown_variables == ("AMQPSTORE_LISTEN_FILE",)
+    other = ConfigSources(environment={"AMQPSTORE_LISTEN_FILE": str(file)})
+    assert other.load().unknown_variables == ("AMQPSTORE_LISTEN_FILE",)
 
 
 def test_every_secret_has_such_a_variable() -> None:

@@ -31,10 +31,12 @@ def test_every_key_has_its_value_and_source(
     monkeypatch.setenv("AMQPSTORE_FRAME_MAX", "9001")
     monkeypatch.setenv("AMQPSTORE_FRAME_MIN", "1")
     monkeypatch.delenv("AMQPSTORE_MANAGEMENT_LISTEN", raising=False)
-    found = as_json(capsys, "--config", str(file), "--listen", "127.0.0.1:1", "--listen", "[::1]:2")
-    assert found["file"] == str(file)
-    assert found["unknown_variables"] == ["AMQPSTORE_FRAME_MIN"]
-    keys = found["keys"]
+    answer = as_json(
+        capsys, "--config", str(file), "--listen", "127.0.0.1:1", "--listen", "[::1]:2"
+    )
+    assert answer["file"] == str(file)
+    assert answer["unknown_variables"] == ["AMQPSTORE_FRAME_MIN"]
+    keys = answer["keys"]
     assert list(keys) == list(KEYS)
     assert keys["heartbeat_s"] == {"value": 5, "source": str(file), "live": True}
     assert keys["frame_max"] == {"value": 9001, "source": "AMQPSTORE_FRAME_MAX", "live": True}

@@ -368,7 +368,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_policy_for_streams_is_taken() -> None:
-    """It applies to nothing here, and the rest of the file is not refused for it."""
+    """The policy applies to nothing here, and the rest of the file is not refused for it."""
     (policy,) = definitions_of(entry("policies", apply_to="streams"), "a test").policies
     assert policy.apply_to == "streams"
 

@@ -169,20 +169,22 @@ def test_the_manifests_of_kubernetes_fit_the_image() -> None:
     assert workload["kind"] == "StatefulSet"
     assert workload["spec"]["replicas"] == 1
     pod = workload["spec"]["template"]["spec"]
-    (one,) = pod["containers"]
-    config_fits({row["name"]: row["value"] for row in one["env"]})
-    ports = {row["name"]: row["containerPort"] for row in one["ports"]}
+    (container,) = pod["containers"]
+    config_fits({row["name"]: row["value"] for row in container["env"]})
+    ports = {row["name"]: row["containerPort"] for row in container["ports"]}
     assert ports == {row["name"]: row["port"] for row in service["spec"]["ports"]}
     assert [str(port) for port in ports.values()] == dict(instructions())["EXPOSE"].split()
-    mounts = {row["name"]: row["mountPath"] for row in one["volumeMounts"]}
+    mounts = {row["name"]: row["mountPath"] for row in container["volumeMounts"]}
     assert mounts["data"] == dict(instructions())["VOLUME"]
-    assert one["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
     assert mounts["tmp"] == "/tmp"  # the tools need a place for temporary files
     assert {"name": "tmp", "emptyDir": {}} in pod["volumes"]
     user = pod["securityContext"]
     assert f"{user['runAsUser']}:{user['runAsGroup']}" == dict(instructions())["USER"]
     # What the probes ask is there without a login, and no alarm restarts the broker or hides it.
-    probes = {name: one[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
+    probes = {
+        name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")
+    }
     assert {probe["port"] for probe in probes.values()} == {"metrics"}
     paths = {name: probe["path"] for name, probe in probes.items()}
     live, ready = "/health/live", "/health/ready"

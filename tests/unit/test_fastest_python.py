@@ -1,4 +1,4 @@
-"""Which Python `make serve` and `make test` take."""
+"""Tests of which Python `make serve` and `make test` take."""
 
 import subprocess
 import sys

@@ -1,8 +1,8 @@
 """No module imports itself by way of others, not even from inside a function.
 
-A cycle works as long as nobody imports its modules in another order, and then fails in a process
-that nobody thought of. Imports for the type checker alone (`if TYPE_CHECKING`) do no such harm, but
-who reads one of these modules has to know them all: most rooms have no such cycles either.
+A cycle works until its modules are imported in another order, and then fails in a process that was
+not thought of. Imports for the type checker alone (`if TYPE_CHECKING`) do no such harm, but readers
+of one of these modules have to know them all: most rooms have no such cycles either.
 """
 
 import ast

@@ -158,8 +158,8 @@ def test_a_large_file_is_applied_in_steps_each_one_commit(tmp_path: Path) -> Non
         if name in simulated.vhost.queues:
             simulated.vhost.delete_queue(simulated.vhost.queue(name))
         simulated.queue(f"new {name}")
-    found = {queue.settings.max_length for queue in simulated.vhost.queues.values()}
-    assert found == {1}
+    lengths = {queue.settings.max_length for queue in simulated.vhost.queues.values()}
+    assert lengths == {1}
 
 
 def test_a_step_compares_few_names_with_many_policies(
@@ -190,7 +190,7 @@ def test_a_step_compares_few_names_with_many_policies(
 
 @pytest.mark.parametrize("steps", [100, 2])
 def test_many_virtual_hosts_are_created_in_steps_though_not_all_are_taken(steps: int) -> None:
-    """Whoever has asked for them may go away; they are stored."""
+    """The client that has asked for them may go away: they are stored."""
     broker = SimulatedBroker().broker
     names = [f"v{number}" for number in range(300)]
     policies = {(names[-1], False): [Policy("p", ".*", definition={"max-length": 5})]}

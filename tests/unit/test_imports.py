@@ -1,4 +1,4 @@
-"""Which way imports point: the server and the tools to the engine, and little else."""
+"""Imports point one way: from the server and the tools to the engine, and little else."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -448,10 +448,10 @@ def file_uses(module: str, text: str) -> Iterator[str]:
         if alias.name == "os"
     }
     harmless = ("path", "getpid", "fspath", "PathLike")
-    found = set(imports(module, text))
-    if "import io" not in text and {"io.BytesIO"} == _below("io", found):
-        found -= {"io", "io.BytesIO"}  # memory, and no file
-    for imported in sorted(found):
+    modules = set(imports(module, text))
+    if "import io" not in text and {"io.BytesIO"} == _below("io", modules):
+        modules -= {"io", "io.BytesIO"}  # memory, and no file
+    for imported in sorted(modules):
         first, _, rest = imported.partition(".")
         if first in FILE_LIBRARIES or (
             first == "os" and rest and rest.partition(".")[0] not in harmless

@@ -1,4 +1,4 @@
-"""What the Makefile takes from the user's environment, what it installs, and what it needs."""
+"""Tests of what the Makefile takes from the user's environment, and what it installs and needs."""
 
 import os
 import shutil

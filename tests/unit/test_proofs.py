@@ -15,7 +15,7 @@ LISTED = [name for section in (PROOFS.always, *PROOFS.rotation) for name in sect
 
 
 def test_each_long_test_is_in_the_list(request: pytest.FixtureRequest) -> None:
-    """Of the files of this run, which are all of them in `make test`."""
+    """Only files of this run are looked at: in `make test` these are all of them."""
     missing = request.config.stash[LONG_TESTS] - {*LISTED}
     assert not missing, f"add to tests/proofs.toml, with their seconds: {sorted(missing)}"
 

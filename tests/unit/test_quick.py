@@ -1,4 +1,4 @@
-"""Which tests `make quick` runs for what was changed."""
+"""Tests of which tests `make quick` runs for what was changed."""
 
 from tests.quick import chosen, module_of, unit_tests
 

@@ -10,10 +10,10 @@ DOORS = (
     "amqpstore_tools.spark",
     "amqpstore_tools.testing.plugin",
 )
-"""What a command, a project's code, pytest and Spark load."""
+"""Modules that a command, a project's code, pytest and Spark load."""
 
 VERBS = "amqpstore_tools.verbs"
-"""Its modules are loaded by name: the command's door."""
+"""The package whose modules the command loads by name."""
 
 
 def test_every_module_is_behind_a_door() -> None:

@@ -48,11 +48,11 @@ def test_nothing_overtakes_when_a_link_is_mended() -> None:
 @pytest.mark.long
 def test_hosts_are_slow_with_each_other_and_no_longer() -> None:
     with HostNetwork("ab") as network:
-        one, other = network.hosts["a"], network.hosts["b"]
-        ways = ((one, other), (other, one))
-        with other.entered():
-            listener = socket.create_server((other.address, 0))
-        with listener, _connect(one, listener) as client, listener.accept()[0] as server:
+        first, second = network.hosts["a"], network.hosts["b"]
+        ways = ((first, second), (second, first))
+        with second.entered():
+            listener = socket.create_server((second.address, 0))
+        with listener, _connect(first, listener) as client, listener.accept()[0] as server:
             slow, narrow = Pace(delay_s=DELAY_S), Pace(bytes_per_s=BANDWIDTH)
             network.slow_down(ways, slow)
             assert _seconds(client, server) >= 2 * DELAY_S
@@ -77,7 +77,7 @@ def _connect(host: NetworkHost, listener: socket.socket) -> socket.socket:
 
 
 def _seconds(client: socket.socket, server: socket.socket, pieces: int = 1) -> float:
-    """How long it takes until that has come, piece by piece, and was answered."""
+    """Return how long it takes until the pieces have come, one by one, and are answered."""
     began = time.monotonic()
     for _ in range(pieces):
         client.sendall(bytes(PIECE_BYTES))

@@ -20,18 +20,18 @@ PRONOUNS = re.compile(
     r"(After|And|As|Before|But|It|Its|Not|Of|Once|Since|So|That|The same|Their|These|They|This"
     r"|Those|Who|Whatever|Whoever)\b(?! `[a-z_]+`,)"
 )
-"""What no docstring begins with: a sentence has a subject, and that is named."""
+"""Words that no docstring begins with: a sentence has a subject, and that is named."""
 
 QUESTIONS = re.compile(r"(How|What|When|Where|Which|Who|Whose|Why)\b")
-"""What no docstring begins with either; that of an attribute may say how many there are."""
+"""Questions that none begins with either; that of an attribute may say how many there are."""
 
 PHRASES = re.compile(
     r"\b(by and by|in vain|no one|nobody|so long|so many)\b(?! that\b)", re.IGNORECASE
 )
-"""What no docstring and no comment says: the number, or the noun ("no client"), is clearer."""
+"""Phrases that no docstring or comment has: the number, or the noun ("no client"), is clearer."""
 
 ANSWERS = ("has_", "is_", "can_")
-"""What the names of functions begin with that answer yes or no."""
+"""Beginnings of names of functions that answer yes or no."""
 
 PLACEHOLDERS = re.compile(r"(found|one|said|told|its_\w+)$")
 """Variables that do not say what they are: a comprehension may have them, and a short function."""

@@ -1,4 +1,4 @@
-"""Whatever is accepted has an effect: one table of names, whichever way the names come in."""
+"""One table of names says what has an effect, for every way in which names come in."""
 
 import json
 import logging

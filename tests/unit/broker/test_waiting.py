@@ -423,7 +423,7 @@ class Dice:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_nobody_sleeps_beside_a_message_and_nothing_is_got_twice(seed: int) -> None:
-    """After each turn no queue has both a ready message and a get that could be answered; in the
+    """No queue ever has both a ready message and a get that could be answered after a turn; in the
     end every get has an answer, and every message is in one place.
     """
     dice = Dice(seed)

@@ -149,7 +149,7 @@ def test_a_slow_follower_leaves_the_list_and_comes_back(group: Group) -> None:
 
 
 def test_a_leader_whose_disk_is_full_lets_a_follower_lead_that_has_room(group: Group) -> None:
-    """Otherwise its publishers would wait for ever although another member has room. Where all disks
+    """Otherwise its publishers would wait for ever though another member has room. Where all disks
     are full, the leader stays.
     """
     (full,) = group.leaders
@@ -419,8 +419,8 @@ def test_who_is_dropped_again_and_again_waits_before_it_enters(group: Group) -> 
 
 
 def test_who_was_dropped_by_a_request_that_came_late_enters_again(group: Group) -> None:
-    """The answer to the request was lost, a read found nothing changed, and no watch told the leader
-    of the change that came after that.
+    """The request's answer was lost, a read found nothing changed, and no watch told the leader of
+    the change that came after that.
     """
     lame = last_follower(group)
 

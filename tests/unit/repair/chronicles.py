@@ -166,7 +166,7 @@ class Enqueued(NamedTuple):
 
 @dataclass
 class Evidence:
-    """Contents of the sound records below a directory: the numbers of messages by id, where messages
+    """Contents of sound records below a directory: the numbers of messages by id, where messages
     were, and what was acked, as pairs of a queue id and a sequence. `torn` are the ids of messages
     in a batch that may be a torn tail: a repair that knows better may keep them.
     """

@@ -30,9 +30,9 @@ def refuse(member: Member, caplog: pytest.LogCaptureFixture) -> None:
 def test_a_relay_cannot_ack_for_a_follower(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A relay holds the batch back, and says that the follower has it: nothing is confirmed. Once the
-    follower has connected again, it gets the batch, which is committed then. Without tags its ack
-    would count: the connection has proved to be the follower's.
+    """A relay holds the batch back, and says that the follower has it: nothing is confirmed. The
+    follower gets the batch once it has connected again, and it is committed then. Without tags the
+    ack of the relay would count: the connection has proved to be the follower's.
     """
     with pair_of(tmp_path) as pair:
         pair.publish()

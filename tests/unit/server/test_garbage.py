@@ -107,7 +107,7 @@ def test_everything_is_looked_at_once_a_minute_where_that_takes_little_time() ->
 
 @pytest.mark.usefixtures("frozen")
 def test_it_is_not_done_again_while_clients_are_served_if_it_took_long() -> None:
-    """A long collection is made while no client is served, unless it takes longer than a client that
+    """A collection is made while no client is served, unless it takes longer than a client that
     connects then would wait.
     """
     work = WholeWork(0.05)

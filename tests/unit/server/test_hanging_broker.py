@@ -31,12 +31,12 @@ def test_a_broker_that_does_not_answer_is_waited_for_with_a_word(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener.listen()
-    said: list[str] = []
+    texts: list[str] = []
     has_said = threading.Event()
 
     class Told(io.StringIO):
         def write(self, text: str) -> int:
-            said.append(text)
+            texts.append(text)
             if "\n" in text:
                 has_said.set()
             return len(text)
@@ -55,7 +55,7 @@ def test_a_broker_that_does_not_answer_is_waited_for_with_a_word(
     assert asked(str(tmp_path), {"operation": "anything"}) == 7
     thread.join()
     listener.close()
-    text = " ".join("".join(said).split())
+    text = " ".join("".join(texts).split())
     assert "has not answered" in text
     assert "look at its log" in text
 

@@ -125,7 +125,7 @@ def test_what_was_held_is_confirmed_in_its_order(case: Case) -> None:
     ],
 )
 def test_what_follows_from_publishes_waits_for_them(case: Case, ends: Method) -> None:
-    """And so does what is behind it, but not on other channels."""
+    """Methods behind the waiting one wait as well, but not those of other channels."""
     case.alarm.is_blocking = True
     case.publish(1, b"1")
     assert case.ask(1, ends) == []

@@ -1,4 +1,4 @@
-"""What clients define in one round of reads is one commit, before which none is answered."""
+"""Definitions of clients in one round of reads are one commit, before which none is answered."""
 
 import socket
 from collections.abc import Sequence
@@ -87,5 +87,5 @@ async def costly_definers(commit_s: float) -> int:
 
 @pytest.mark.parametrize(("commit_s", "costly"), [(0.01, CLIENTS - 1), (0.0, 0)])
 def test_who_defines_is_charged_for_the_commit(commit_s: float, costly: int) -> None:
-    """In equal parts: nobody else is served meanwhile."""
+    """The clients are charged in equal parts: no other client is served meanwhile."""
     assert trio.run(costly_definers, commit_s) == costly

@@ -120,7 +120,7 @@ def test_the_deepest_arguments_are_stored(client: SimulatedClient, server: Simul
 def test_letters_fit_in_the_frames_of_their_consumer(
     server: SimulatedServer, *, frame_max: int, gets: bool
 ) -> None:
-    """Which the client checks of each frame; and it may publish them again as they came."""
+    """The client checks the size of each frame, and may publish letters again as they came."""
     arguments: dict[str, FieldValue] = {
         "x-message-ttl": 10,
         "x-dead-letter-exchange": "",

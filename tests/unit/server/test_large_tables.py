@@ -27,7 +27,7 @@ READ_BYTES = 100 << 10
 """The broker reads up to 512 KiB at once: several of the tables below."""
 
 MAX_CALLS = 20 * MAX_ENTRIES
-"""Of functions in one go: a table of the most entries is looked at a few times."""
+"""Calls of functions in one go: a table of the most entries is looked at a few times."""
 
 TABLES: dict[str, dict[str, FieldValue]] = {
     "entries": {f"{number}": number for number in range(MAX_ENTRIES)},
@@ -65,7 +65,7 @@ def client(server: SimulatedServer) -> SimulatedClient:
 
 
 class Goes:
-    """What is done in one go, and in the next: `most` is the calls of the one with the most.
+    """Goes of the broker's work, one after the other: `most` is the calls of the longest.
 
     After each go a quiet client is served, in a go of its own.
     """
@@ -164,7 +164,7 @@ DECLARATIONS: dict[str, Callable[[dict[str, FieldValue]], methods.Method]] = {
     ],
 )
 def test_so_it_does_of_arguments(client: SimulatedClient, goes: Goes, kind: str, what: str) -> None:
-    """What one table needs is done in one go, so that no entry has more than a few calls."""
+    """Work for one table is done in one go, so no entry has more than a few calls."""
     declare = method_frame(1, DECLARATIONS[what](TABLES[kind]).encode())
     before = len(client.answers)
     goes.read(client, declare * (READ_BYTES // len(declare) or 1))

@@ -1,4 +1,4 @@
-"""How long a client has to answer a close, to read the last bytes, and to close its side."""
+"""Tests of the time that a client has to answer a close, read the last bytes and disconnect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the disk stays free by default: much of a large one, a share of a small one."""
+"""Space that stays free by default is much of a large disk, and a share of a small one."""
 
 import shutil
 from typing import NamedTuple

@@ -104,7 +104,7 @@ async def test_who_has_arrived_is_let_in_without_a_turn_of_the_task() -> None:
     line = AdmissionLine()
     (listener,) = await listen([("127.0.0.1", 0)])
     acceptor = Acceptor(listener, line, admit)
-    assert not acceptor.has_arrived(0.0)  # nobody accepts yet
+    assert not acceptor.has_arrived(0.0)  # the acceptor does not run yet
     async with trio.open_nursery() as nursery:
         nursery.start_soon(acceptor.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -112,7 +112,7 @@ async def test_who_has_arrived_is_let_in_without_a_turn_of_the_task() -> None:
             wait_readable(listener)
             assert acceptor.has_arrived(trio.current_time())
             assert len(admitted) == 1
-        # At that time nobody else may be let in: the task does it later.
+        # At that time no other client may be let in: the task does it later.
         line.rate.per_s = 1000
         line.rate.note(trio.current_time())
         with socket.create_connection(listener.getsockname()):

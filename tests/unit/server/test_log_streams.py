@@ -91,7 +91,7 @@ def test_a_reader_that_stands_still_costs_lines_but_no_time(pipe: Pipe) -> None:
 def test_while_the_interpreter_ends_nobody_waits_for_the_thread(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends wherever it is, perhaps with the lock."""
+    """The thread ends wherever it is, perhaps with the lock."""
     pipe.stream.write("first\n")
     assert read_lines(pipe, 1) == ["first"]
     monkeypatch.setattr(sys, "is_finalizing", lambda: True)

@@ -129,7 +129,7 @@ def test_a_login_behind_many_of_the_same_user_does_not_wait_for_all_of_them() ->
 
 
 def test_a_login_behind_those_of_many_peers_does_not_wait_for_all_of_them() -> None:
-    """Whatever their number: each line serves its newest and its oldest by turns."""
+    """Each line serves its newest and its oldest by turns, whatever the number of peers."""
 
     async def main(hosts: int) -> None:
         checks = Checks()

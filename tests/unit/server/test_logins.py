@@ -1,4 +1,4 @@
-"""Which mechanisms clients are offered, and when the log warns of a password without TLS."""
+"""Tests of the mechanisms that clients are offered, and of warnings of passwords without TLS."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a publish that is alone costs, from its read to its confirm.
+"""Calls that a publish that is alone costs, from its read to its confirm.
 
 The real app, sockets and committer, on a disk in memory whose datasyncs end as those of the kernel
 do. The rounds of a turn are run by this test, so trio's own calls are not counted:

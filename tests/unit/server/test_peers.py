@@ -1,4 +1,4 @@
-"""Which addresses are one peer, and that nobody has more for having more addresses."""
+"""Tests of which addresses are one peer: a client gains nothing by having more addresses."""
 
 import pytest
 import trio

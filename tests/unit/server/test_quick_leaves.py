@@ -29,7 +29,7 @@ async def disconnect(*, is_full: bool) -> tuple[bool, bool]:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_who_leaves_ends_with_the_next_turn_of_other_tasks(*, is_full: bool) -> None:
-    """That comes within milliseconds anyway: to have it for each client by itself takes longer than
-    its login. But where all places are taken, somebody may wait for this one.
+    """The next turn comes within milliseconds anyway: one for each client by itself takes longer
+    than its login. But where all places are taken, another client may wait for this one.
     """
     assert trio.run(lambda: disconnect(is_full=is_full)) == (is_full, True)

@@ -24,7 +24,7 @@ async def answers(password: str) -> list[tuple[int, ...]]:
     """Return the methods that a client gets for what it sends, each in a round of its own, while
     no task has its turn.
     """
-    found: list[tuple[int, ...]] = []
+    methods: list[tuple[int, ...]] = []
     sends = (
         PROTOCOL_HEADER,
         start_ok(response=f"\0guest\0{password}".encode()),
@@ -44,9 +44,9 @@ async def answers(password: str) -> list[tuple[int, ...]]:
                     answer = client.recv(4096, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     break
-                found.append((int.from_bytes(answer[7:9]), int.from_bytes(answer[9:11])))
+                methods.append((int.from_bytes(answer[7:9]), int.from_bytes(answer[9:11])))
         clients.cancel_scope.cancel()
-    return found
+    return methods
 
 
 @pytest.mark.parametrize(

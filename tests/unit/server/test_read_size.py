@@ -1,4 +1,4 @@
-"""How much is read at once."""
+"""Tests of how much is read at once."""
 
 import struct
 from bisect import bisect_right
@@ -18,7 +18,7 @@ MANY = 1_000_000
 
 
 def after(*reads: tuple[int, float]) -> int:
-    """The next size, after so many reads that were full, or not, and how long each took."""
+    """Return the next size after full reads. Args: reads, how many, and how long each took."""
     size = ReadSize(LOOP_LIMITS)
     for count, took_s in reads:
         for _ in range(count):
@@ -41,7 +41,7 @@ def test_it_shrinks_when_a_client_sends_less() -> None:
 
 
 def test_what_takes_long_is_read_in_smaller_pieces() -> None:
-    """Such as body frames of one byte: a client that sends nothing else holds up nobody."""
+    """Body frames of one byte take long: a client that sends nothing else holds up no other."""
     assert after((10, FAST_S), (2, SLOW_S)) == LOOP_LIMITS.max_read_bytes // 4
     assert after((10, FAST_S), (20, SLOW_S)) == LOOP_LIMITS.min_costly_read_bytes
 
@@ -191,7 +191,7 @@ UNEVEN = {
     "in some places": [((b"x" * 20_000, 3), 1), (SMALL, 1_400)] * 8,
     "in each place": [((b"x" * 4_000, 3), 1), (SMALL, 350)] * 32,
 }
-"""Where the small messages are: the shapes of reads, as messages and how many of them."""
+"""Shapes of reads, by where the small messages are: messages, and how many of them."""
 
 
 @pytest.mark.parametrize("shape", UNEVEN)
@@ -207,8 +207,8 @@ def test_a_part_has_few_frames_wherever_in_a_read_they_are(
     read = b"".join(frames(body, count) for (body, _), count in UNEVEN[shape])
     sizes: list[int] = []
     for (body, frame_count), count in UNEVEN[shape]:
-        one = len(frames(body, 1)) // frame_count
-        sizes += [one] * frame_count * count
+        frame_bytes = len(frames(body, 1)) // frame_count
+        sizes += [frame_bytes] * frame_count * count
     ends = list(accumulate(sizes))
     start = 0
     handled = []

@@ -1,4 +1,4 @@
-"""What a start logs of what it found: the sum of what is lost, as far as anything knows of it."""
+"""A start logs what it has found: the sum of what is lost, as far as anything tells of it."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""What the broker refuses becomes a reply code, by one table."""
+"""Refusals of the broker become reply codes, by one table."""
 
 import pytest
 

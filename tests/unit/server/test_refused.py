@@ -1,5 +1,5 @@
-"""What is larger than the code has room for is refused: requests to the management API, files that
-an operator wrote, tokens and hashes.
+"""Input that is larger than the code has room for is refused: requests to the management API, files
+that an operator wrote, tokens and hashes.
 
 Each limit is in `conformance/acts.toml`, those of clients in the table of server/SECURITY.md.
 """
@@ -131,7 +131,7 @@ def test_a_large_form_is_refused(served: ServedApp) -> None:
 
 
 def test_a_large_form_of_who_is_logged_in_is_refused(served: ServedApp) -> None:
-    """Its limit is higher than that of a form which anybody may send."""
+    """A form of a logged-in user has a higher limit than one that any client may send."""
     with requests.Session() as page:
         page.trust_env = False
         login = {"user": "guest", "password": "guest"}

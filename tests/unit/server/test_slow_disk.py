@@ -58,7 +58,7 @@ class SlowDisk:
 
 
 class FullLog:
-    """Whose clients the broker has stopped to read from, because too much waits for the disk."""
+    """A log with so much that waits for the disk that the broker stops reading from clients."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._seen = threading.Semaphore(0)
@@ -212,7 +212,7 @@ def test_only_those_who_publish_wait_for_a_disk_that_stands_still(
 
 
 def count_rounds(patch: pytest.MonkeyPatch) -> list[float]:
-    """When the broker read from its clients."""
+    """Return a list of the times at which the broker reads from its clients."""
     rounds: list[float] = []
     read = Sockets.read
 

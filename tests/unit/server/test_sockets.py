@@ -326,7 +326,7 @@ def test_who_has_more_when_it_is_added_is_read_at_once(sockets: Sockets) -> None
 def test_a_wait_ends_when_those_who_are_costly_have_rested(
     sockets: Sockets, clock: StillClock
 ) -> None:
-    """Nobody else writes."""
+    """No other client writes."""
     order: list[str] = []
     costly, other = (Reading(sockets, order, name) for name in ("costly", "other"))
     costly.is_costly = True
@@ -364,7 +364,7 @@ class PendingMoves(Reading):
 
 
 def test_a_crowd_that_leaves_leaves_the_others_their_turn(sockets: Sockets) -> None:
-    """Whoever was there first is not read first, and each of the crowd is read at last."""
+    """The order of arrival does not matter, and each of the crowd is read at last."""
     order: list[str] = []
     for _ in range(50):
         PendingMoves(sockets, order)
@@ -384,7 +384,7 @@ def test_a_crowd_that_leaves_leaves_the_others_their_turn(sockets: Sockets) -> N
 
 
 def test_a_thread_may_wake_those_that_are_closed() -> None:
-    """Such as the committer's, whose last batch nobody waits for."""
+    """The committer's thread may, whose last batch is no longer waited for."""
     closed = Sockets(LOOP_LIMITS)
     closed.close()
     closed.wake()
@@ -401,7 +401,7 @@ def test_what_a_client_sent_before_it_closed_its_side_is_read(sockets: Sockets) 
 def test_a_round_of_one_short_read_ends_at_once(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its batch is started before others are looked for."""
+    """The batch of the read is started before other clients are looked for."""
     set_limits(sockets, short_round_s=60.0)
     order: list[str] = []
     first, second = (Reading(sockets, order, name) for name in "ab")
@@ -468,7 +468,7 @@ def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
             await trio.lowlevel.checkpoint()
 
     async def runs() -> int:
-        """How often the other one runs in ten waits."""
+        """Return how often the other task runs in ten waits."""
         await sockets.wait()
         before = len(ran)
         for _ in range(10):
@@ -507,7 +507,7 @@ def test_other_tasks_run_after_each_round_while_one_is_in_a_hurry(
 def test_other_tasks_run_before_those_who_are_costly_are_read(
     sockets: Sockets,
 ) -> None:
-    """Their read may take long, and would come on top of the rounds since the others ran."""
+    """Reads of costly clients may take long, on top of the rounds since the others ran."""
     set_limits(sockets, alone_s=60.0)
     order: list[str] = []
 
@@ -547,7 +547,7 @@ def test_other_tasks_run_before_those_who_are_costly_are_read(
 def test_a_reader_whose_read_takes_long_is_told(
     sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not one whose read follows it."""
+    """A reader whose read follows the long one is not told."""
     order: list[str] = []
     now = iter([0.0, 0.0001, 0.0009, 0.001, 0.001])  # the begin, and the end of each read
     readers = [Reading(sockets, order, f"{number}") for number in range(3)]

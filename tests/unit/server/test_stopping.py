@@ -1,4 +1,4 @@
-"""Which of the errors that end a broker is its cause: the disk, if that has failed."""
+"""Tests of which error is the cause of a broker's end: the disk, if that has failed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_failed_disk_is_the_cause(
 
 @pytest.fixture
 def _log_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What `serve` sets up ends with the test: its stream does."""
+    """Keep the logging that `serve` sets up to one test, as its stream ends with the test."""
     root = logging.getLogger()
     level = root.level
     monkeypatch.setattr(root, "handlers", [])

@@ -1,4 +1,4 @@
-"""What clients cost that come, and go before they have logged in."""
+"""Tests of what clients cost that come, and go before they have logged in."""
 
 import socket
 

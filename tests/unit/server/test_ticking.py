@@ -15,7 +15,7 @@ COUNT = 5 * AT_ONCE + 1
 
 
 class Connection:
-    """It notes its ticks."""
+    """A connection that notes its ticks."""
 
     def __init__(self, ticked: list[object]) -> None:
         self._ticked = ticked

@@ -34,7 +34,7 @@ class Client:
         self.unsent = b""
 
     def send(self, most: int = 1 << 20) -> None:
-        """Send at most so many of the bytes that wait."""
+        """Send at most `most` of the bytes that wait."""
         self.unsent += self._outgoing.read()
         if self.unsent:
             try:
@@ -174,12 +174,12 @@ def test_bytes_that_are_not_of_tls_end_the_connection(caplog: pytest.LogCaptureF
 async def test_a_handshake_is_excused_once_if_the_broker_stood_still(
     mock_clock: trio.testing.MockClock, pauses: int, expected: str
 ) -> None:
-    """What the client sends meanwhile lies in its socket."""
+    """Bytes that the client sends meanwhile lie in its socket."""
     ours, theirs = socket.socketpair()
     ended: list[str] = []
     with closing(ours), closing(theirs):
-        for one in (ours, theirs):
-            one.setblocking(False)
+        for sock in (ours, theirs):
+            sock.setblocking(False)
         server, client = TlsSocket(ours, SERVER, ClientLog("peer:1")), Client(theirs)
 
         async def shake_hands() -> None:

@@ -46,7 +46,7 @@ def pem(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def claims(**others: Any) -> dict[str, Any]:
-    """What a right token says; None leaves a claim out."""
+    """Return what a right token says; None leaves a claim out."""
     found = {
         "sub": "anna",
         "aud": ["broker", "another"],
@@ -261,7 +261,7 @@ def test_scopes_restrict_routing_keys() -> None:
 
 
 def test_scopes_without_a_routing_key_grant_none() -> None:
-    """As in RabbitMQ: `write:*/*` is not enough to publish to a topic exchange."""
+    """RabbitMQ has the same rule: `write:*/*` is not enough to publish to a topic exchange."""
     access = rights("write:*/*", "read:*/*").access("/")
     access.check("write", "exchange", "amq.topic")
     with pytest.raises(AccessRefusedError):
@@ -300,7 +300,7 @@ def test_scopes_may_be_in_several_claims(directory: str) -> None:
 def test_scopes_may_be_inside_other_claims(
     directory: str, claim: str, others: dict[str, Any]
 ) -> None:
-    """As Keycloak and UAA issue them."""
+    """Keycloak and UAA issue such tokens."""
     issued = tokens(directory, oauth_scope_claims=["scope", claim])
     found = issued.verified(token(scope=None, **others))
     assert [one.permission for one in found.scopes] == ["read"]
@@ -317,7 +317,7 @@ def test_claims_of_other_shapes_grant_nothing(directory: str, value: object) -> 
 
 
 def test_a_scope_may_stand_for_others(directory: str) -> None:
-    """Those that an alias stands for need the prefix, as all do; an alias of an alias is none."""
+    """Scopes of an alias need the prefix, as all do; an alias of an alias grants nothing."""
     aliases = {
         "admin": ["broker.tag:administrator", "broker.read:*/*", "chief"],
         "chief": ["broker.configure:*/*"],
@@ -391,7 +391,7 @@ def remote(tmp_path: Path) -> Generator[tuple[Issuer, Tokens]]:
 
 
 async def granted(tokens: Tokens, token: str) -> TokenRights:
-    """What a login with a token is granted."""
+    """Return what a login with a token is granted."""
     await tokens.find_key(token)
     return await tokens.rights(token)
 
@@ -440,7 +440,7 @@ def test_an_issuer_that_is_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_issuer_that_takes_for_ever_is_left(
     remote: tuple[Issuer, Tokens], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its answer comes byte by byte, each of them in time."""
+    """The issuer's answer comes byte by byte, each of them in time."""
     issuer, tokens = remote
     issuer.drips = True
     clock = MockClock()

@@ -1,5 +1,5 @@
-"""When memory is given back after many clients have left, or they or the store have much less than
-before; and from where threads allocate.
+"""Tests of when memory is given back after many clients have left, or they or the store have much
+less than before; and of the arena from which threads allocate.
 """
 
 import gc
@@ -19,7 +19,7 @@ from tests.one_client import one_client
 
 
 def times(*connected: tuple[float, int]) -> list[float]:
-    """The times at which it is due, when so many were connected from then on."""
+    """Return when it is due. Args: connected, times, and how many are connected from then on."""
     trimming = Trimming(LOOP_LIMITS)
     found = []
     now = 0.0
@@ -126,12 +126,12 @@ with open("/proc/self/maps") as maps: sys.stdout.write(maps.read())
 done.set()
 """
 ARENA_BYTES = 64 << 20
-"""Of which the C library reserves all, and uses the beginning: `HEAP_MAX_SIZE` in its arena.c."""
+"""Bytes that the C library reserves, and uses from the start: `HEAP_MAX_SIZE` in its arena.c."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the arenas are those of Linux's C library")
 def test_all_threads_allocate_from_one_arena() -> None:
-    """What an idle thread freed would stay with the process."""
+    """Memory that an idle thread freed would stay with the process."""
     found = subprocess.run(
         [sys.executable, "-c", ARENAS], capture_output=True, text=True, check=True, timeout=60
     )

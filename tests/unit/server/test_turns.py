@@ -1,4 +1,4 @@
-"""What the broker does in one turn of trio's loop."""
+"""Tests of what the broker does in one turn of trio's loop."""
 
 from __future__ import annotations
 

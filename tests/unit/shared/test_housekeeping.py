@@ -1,4 +1,4 @@
-"""Work that waits for a time is done at that time, though nobody commits."""
+"""Work that waits for a time is done at that time, even without a commit."""
 
 import gc
 import os

@@ -28,7 +28,7 @@ def undo(rng: random.Random, share: float) -> None:
 
 
 class Crowd:
-    """Its threads move messages from queue `q` to queue `passed`, and from there to `received`."""
+    """Threads that move messages from queue `q` to queue `passed`, and from there to `received`."""
 
     def __init__(self, shared: SharedStore) -> None:
         self.shared = shared

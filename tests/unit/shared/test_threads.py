@@ -177,7 +177,7 @@ def test_who_is_interrupted_while_it_waits_for_the_disk_holds_nobody_up(
         threads.start(lambda: interrupt_when(has_waiting))
         try:
             with pytest.raises(UndoneError):
-                send(shared, "q", b"interrupted")  # which nobody can take back any more
+                send(shared, "q", b"interrupted")  # which can no longer be taken back
         finally:
             signal.signal(signal.SIGALRM, before)
         wait_until(lambda: len(shared._locked_store._waiting) == 1)
@@ -187,7 +187,7 @@ def test_who_is_interrupted_while_it_waits_for_the_disk_holds_nobody_up(
 
 
 class SlowFiles(OsFiles):
-    """Whose syncs wait for a gate, and then do nothing, or fail."""
+    """Files whose syncs wait for a gate, and then do nothing, or fail."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -263,7 +263,7 @@ def test_a_failed_sync_is_told_to_all_who_wait_for_it(directory: str, threads: T
 
 
 def lost_wake_up(self: Arrivals, count: int) -> None:
-    """When several messages come together, only the first wakes somebody."""
+    """Wake only one of the waiting threads when several messages come together."""
     for _ in range(min(1, count, len(self._waiting))):
         self._waiting.popleft().notify()
 

@@ -36,7 +36,7 @@ class OopsError(Exception):
 
 
 def fork() -> int:
-    """As `os.fork`, which newer Pythons warn of where there are threads."""
+    """Fork as `os.fork` does, of which newer Pythons warn where there are threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
@@ -136,11 +136,11 @@ def test_what_is_prepared_waits_through_a_restart_for_anybody(directory: str) ->
         first.commit()
         (again,) = shared.prepared()
         again.rollback()
-        for one in (first, second):
+        for ended in (first, second):
             with pytest.raises(TransactionEndedError):
-                one.commit()
+                ended.commit()
             with pytest.raises(TransactionEndedError):
-                one.rollback()
+                ended.rollback()
         assert receive(shared, "to") == [b"for one"]
         with shared.transaction() as transaction:
             (received,) = transaction.receive("q", limit=9, timeout_s=0)

@@ -1,4 +1,4 @@
-"""A wrong argument is refused in its call, and costs nobody else anything: each public method of a
+"""A wrong argument is refused in its call, and affects no other caller: each public method of a
 shared store, with each kind of wrong value in each of its arguments.
 """
 

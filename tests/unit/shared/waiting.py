@@ -1,4 +1,4 @@
-"""What tests of a `SharedStore` do again and again."""
+"""Tools of the tests of a `SharedStore`."""
 
 from __future__ import annotations
 

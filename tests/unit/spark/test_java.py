@@ -1,4 +1,4 @@
-"""Which Java Spark gets, and what stands in front of it."""
+"""Tests of which Java Spark gets, and of what stands in front of it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What columns of a row make of a message's properties."""
+"""Tests of a message's properties, as they are made of the columns of a row."""
 
 import datetime
 from typing import Any

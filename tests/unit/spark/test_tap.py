@@ -43,19 +43,19 @@ def test_batches_are_cut_by_size_and_together_are_the_log(store: Store, tmp_path
     store.sync()
     reader, other = reader_of(str(tmp_path / "s")), reader_of(str(tmp_path / "s"))
     start = reader.initialOffset()
-    found: list[Event] = []
+    log_events: list[Event] = []
     batches = 0
     while (end := reader.latestOffset(start, ReadMaxBytes(2000))) != start:
         part = events(reader, start, end)
         assert part == events(other, start, end), "asked for again"
-        found += part
+        log_events += part
         start = end
         batches += 1
         reader.commit(end)
     assert batches > 5
-    bodies = [body for event, _, body in found if event == "publish"]
+    bodies = [body for event, _, body in log_events if event == "publish"]
     assert bodies == [b"%d" % number * 100 for number in range(100)]
-    assert [one for event, one, _ in found if event == "ack"] == list(range(1, 31))
+    assert [one for event, one, _ in log_events if event == "ack"] == list(range(1, 31))
     publish(store, queue, 1)
     end = reader.latestOffset(start, ReadAllAvailable())
     assert [event for event, _, _ in events(reader, start, end)] == ["publish"]
@@ -104,14 +104,14 @@ def test_what_compaction_removed_meanwhile_is_said(store: Store, tmp_path: Path)
     held.append(reader_of(directory))
     assert held[-1].initialOffset()["segment"] == 5
     store.close()
-    for one in held:
-        release(one._lease)
+    for holder in held:
+        release(holder._lease)
 
 
 def test_what_the_disk_failed_to_write_is_not_given_out(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in the page cache of a broker that has died of it, and the next start takes it back."""
+    """The page cache has the batch of a broker that died of it; the next start takes it back."""
     queue = create(store, "q")
     publish(store, queue, 1)
     directory = str(tmp_path / "s")

@@ -225,8 +225,8 @@ def test_options_ask_for_exactly_the_rows_that_a_filter_would_leave(busy: str) -
     ]
     for options, wanted in cases:
         assert read(busy, **options) == [row for row in rows if wanted(row)], options
-    one = rows[0]["segment"]
-    assert files_read(busy, segments=f"{one}") == [one]
+    segment = rows[0]["segment"]
+    assert files_read(busy, segments=f"{segment}") == [segment]
     operations = read(busy, view="transactions")
     assert read(busy, view="transactions", queue="o") == [
         row for row in operations if row["queue"] == "o"
@@ -319,15 +319,15 @@ def test_damage_is_a_finding_and_a_row_that_says_so(busy: str) -> None:
     assert lost[0]["body"] is None
     intact = [row for row in before if row != victim]
     assert sorted(map(str, intact)) == sorted(str(row) for row in after if row["checksum_ok"])
-    found = read(busy, view="findings")
-    assert [row["code"] for row in found] == [one.code for one in check(busy).findings]
-    damaged = next(row for row in found if row["code"] == "record-damaged")
+    findings = read(busy, view="findings")
+    assert [row["code"] for row in findings] == [one.code for one in check(busy).findings]
+    damaged = next(row for row in findings if row["code"] == "record-damaged")
     assert (damaged["file"], damaged["offset"], damaged["severity"]) == (
         f"segments/{victim['segment']:010}.segment",
         victim["offset"],
         "error",
     )
-    lost = [row for row in found if row["code"] == "message-lost"]
+    lost = [row for row in findings if row["code"] == "message-lost"]
     assert [(row["queue"], row["position"], row["messages"]) for row in lost] == [
         (f"/{victim['queue']}", victim["position"], 1)
     ]

@@ -92,7 +92,7 @@ def test_ranges_that_make_no_sense_are_refused(query: dict[str, str]) -> None:
 
 
 def test_two_samples_of_one_moment_are_one() -> None:
-    """As at a start on a busy machine, where the sampler is late: a rate needs time to pass."""
+    """A sampler may be late at a start on a busy machine: a rate needs time to pass."""
     series = CounterSeries(OBJECTS, 1)
     series.add(1000, (3,))
     series.add(1000, (5,))

@@ -379,12 +379,12 @@ def test_nothing_is_left_when_it_ends() -> None:
 def test_publishers_wait_while_the_disk_is_nearly_full_as_anywhere(
     amqp_broker: MemoryBroker, open_channel: Open
 ) -> None:
-    told: list[str] = []
+    notices: list[str] = []
     connection = pika.BlockingConnection(pika.URLParameters(amqp_broker.url))
     connection.add_on_connection_blocked_callback(
-        lambda _, method: told.append(method.method.reason)
+        lambda _, method: notices.append(method.method.reason)
     )
-    connection.add_on_connection_unblocked_callback(lambda *_: told.append("go on"))
+    connection.add_on_connection_unblocked_callback(lambda *_: notices.append("go on"))
     publisher = connection.channel()
     publisher.queue_declare("orders", durable=True)
     publish(publisher, "orders", bytes(100_000))
@@ -394,12 +394,12 @@ def test_publishers_wait_while_the_disk_is_nearly_full_as_anywhere(
     used = 1_000_000 - amqp_broker.disk.free_bytes("/")
     amqp_broker.disk.capacity_bytes = used * 100 // 92  # 8 % are free
     publish(publisher, "orders", b"it waits")
-    while not told:
+    while not notices:
         connection.process_data_events(0.1)
-    assert "disk" in told[0]
+    assert "disk" in notices[0]
     assert amqp_broker.bodies("orders") == [bytes(100_000)]
     amqp_broker.disk.capacity_bytes = 1_000_000
-    while told[-1] != "go on":
+    while notices[-1] != "go on":
         connection.process_data_events(0.1)
     assert amqp_broker.messages("orders") == 2
     method, _, _ = consumer.basic_get("orders", auto_ack=True)

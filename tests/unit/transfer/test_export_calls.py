@@ -1,4 +1,4 @@
-"""How many calls an export costs for each message, which must not grow back.
+"""Calls that an export costs for each message, which must not grow back.
 
 The messages are like those of applications: each has its own message-id, timestamp and headers, and
 none of its neighbours' bytes; most have one shape. Calls are the same however busy the machine is.

@@ -19,7 +19,7 @@ HEADERS = struct.pack(">H", 1 << 13)
 """The flags of properties with headers alone."""
 
 OWN_DEPTH = MAX_DEPTH + 8
-"""So deep may be what the broker has added to."""
+"""The depth that a table may have once the broker has added to it."""
 
 
 def nested(depth: int, kinds: bytes) -> bytes:

@@ -192,9 +192,9 @@ def test_no_number_that_the_log_has_lost_is_given_to_what_is_imported(
 ) -> None:
     """Notes beside the log know of them: they go on beside the log of the new directory."""
     short = killed_store(tmp_path / "short")
-    found = marker.read(OsFiles(), str(short))
-    assert found is not None
-    *_, noted = read_positions(OsFiles(), str(short), found.seed)
+    stored_marker = marker.read(OsFiles(), str(short))
+    assert stored_marker is not None
+    *_, noted = read_positions(OsFiles(), str(short), stored_marker.seed)
     os.remove(short / "segments" / segment_name(4))
     notes = sorted(os.listdir(short / "trails"))
     with pytest.raises(ShortLogError, match="at least 5 messages that were durable are missing"):
