@@ -24,7 +24,7 @@ def commands(tree: ast.Module) -> Iterator[list[ast.expr]]:
 
 
 def test_no_child_looks_for_modules_in_its_working_directory() -> None:
-    """With `-m` alone it would: a file `queue.py` there is in the place of Python's own."""
+    """A child with `-m` alone would: a file `queue.py` there takes the place of Python's own."""
     found = {
         module: [ast.unparse(command[1]) for command in commands(parsed(text))]
         for module, text in sources().items()

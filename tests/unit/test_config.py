@@ -36,7 +36,7 @@ def said_of(sources: ConfigSources) -> str:
 
 
 def test_the_page_lists_every_key() -> None:
-    """If it fails: `python -m tests.configuration_page`."""
+    """A page that lacks one is made anew by `python -m tests.configuration_page`."""
     page = PAGE.read_text("utf-8")
     assert all(f"\n| `{name}` |" in page for name in KEYS)
     assert page == generated(page)
@@ -49,7 +49,7 @@ def test_a_row_that_is_not_the_keys_is_written_anew() -> None:
 
 
 def test_no_key_is_named_like_a_variable_of_kubernetes() -> None:
-    """For a service called amqpstore it sets AMQPSTORE_PORT and others in every container."""
+    """Kubernetes sets AMQPSTORE_PORT and others in every container for a service amqpstore."""
     names = [name for name in KEYS if re.match("port|service", name)]
     assert names == []
     assert "config" not in KEYS

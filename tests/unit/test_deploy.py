@@ -153,7 +153,7 @@ def test_the_compose_file_fits_the_image() -> None:
 
 
 def test_the_password_that_compose_reads_stays_where_it_is() -> None:
-    """Neither in a commit, nor in an image, nor in a wheel."""
+    """The password is not in a commit, nor in an image, nor in a wheel."""
     content = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
     (secret,) = content["secrets"].values()
     path = (DEPLOY / secret["file"]).relative_to(ROOT).as_posix()

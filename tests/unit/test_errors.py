@@ -23,7 +23,7 @@ from amqpstore_tools.verbs import serve
 
 PACKAGES = (amqpstore, amqpstore_server, amqpstore_tools)
 WITHOUT_CODE = {AmqpError, ChannelException, ConnectionException}
-"""Only their subclasses are raised."""
+"""Errors of which only subclasses are raised."""
 
 
 def import_all() -> None:

@@ -50,7 +50,7 @@ def test_a_share_is_run_as_the_list_says() -> None:
 
 
 def test_nothing_but_the_seed_decides_about_examples(request: pytest.FixtureRequest) -> None:
-    """Neither what failed on this machine before, nor hypothesis' own profile for CI."""
+    """Examples that failed on this machine before do not, nor does hypothesis' profile for CI."""
     assert settings.default is not None
     assert settings.default.database is None
     assert not settings.default.derandomize

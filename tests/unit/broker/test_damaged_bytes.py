@@ -1,4 +1,4 @@
-"""In a queue with a limit in bytes damaged messages count until they are found, not for good."""
+"""Damaged messages count in a queue's limit of bytes until they are found, not for good."""
 
 from collections.abc import Callable
 

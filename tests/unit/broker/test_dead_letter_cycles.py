@@ -299,7 +299,7 @@ def test_a_chain_of_queues_that_refuse(simulated: SimulatedBroker) -> None:
 def test_a_letter_is_shown_without_a_look_at_its_other_headers(
     simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There may be thousands, and the consumer gets thousands of letters: its landmark is first."""
+    """A letter may have thousands, and a consumer thousands of letters: its landmark is first."""
     simulated.queue("q", **DEAD)
     die(simulated, "a", headers={"one": 1, "two": 2})
     got = Client(simulated).channel.get(simulated.vhost.queue("dead"), no_ack=True)

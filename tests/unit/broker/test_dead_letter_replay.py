@@ -219,7 +219,7 @@ def test_a_letter_that_may_not_be_published_stays_and_those_behind_it_go(
 def test_what_a_client_wrote_about_its_message_does_not_survive_a_death(
     broker: SimulatedBroker, client: Client, operator: Operator
 ) -> None:
-    """Otherwise the operator would publish it for the client to wherever that had no right to."""
+    """Otherwise the operator would publish it for a client to where the client may not."""
     broker.exchange("payments")
     broker.queue("paid")
     broker.bind("payments", "paid")

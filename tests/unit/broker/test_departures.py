@@ -711,7 +711,7 @@ def test_a_line_names_ten_queues_and_sums_up_the_others(
 def test_queues_that_are_gone_are_told_as_others_are_and_not_kept(
     simulated: Departing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However many a client makes up and deletes before the next line."""
+    """Queues are told, however many a client makes up and deletes before the next line."""
     caplog.set_level(logging.INFO)
     simulated.queue("stays", max_length=0)
     simulated.send(*["one"] * 9, queue="stays")

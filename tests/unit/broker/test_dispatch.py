@@ -149,7 +149,9 @@ def sharing(simulated: SimulatedBroker, limit: int) -> Client:
 def test_what_cannot_wait_is_not_left_for_another_turn(
     simulated: SimulatedBroker, arguments: dict[str, Any]
 ) -> None:
-    """Under a shared limit too: what a consumer has room for is not dropped, and does not stay."""
+    """A message for which a consumer has room under a shared limit is not dropped and does not
+    stay.
+    """
     simulated.queue("q", **arguments)
     client = sharing(simulated, 4)
     publish(simulated, "q", *numbers(5))

@@ -1,4 +1,4 @@
-"""Very many exclusive queues of a connection that ends: they are deleted in several turns."""
+"""Very many exclusive queues of a connection that ends are deleted in several turns."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Deed = Callable[[SimulatedBroker, Client], None]
 
 
 LATER_MS = 2000
-"""In this time what is unacked of deleted queues is freed."""
+"""The time in which unacked messages of deleted queues are freed."""
 
 OF_A_QUEUE = (
     Queue,

@@ -19,7 +19,7 @@ OWN = ENVELOPE_COST + 1
 
 BODIES = [str(number) for number in range(100)]
 KINDS = {"history": ("amq.consumed.q", True), "dead letters": ("dead", False)}
-"""By what the queue has: where the messages go, and whether by an ack."""
+"""The queue to which messages go, and whether by an ack, for each kind of move."""
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_messages_that_are_alike_leave_together(simulated: SimulatedBroker, kind
 
 
 def test_messages_with_large_headers_leave_one_in_each_turn(simulated: SimulatedBroker) -> None:
-    """Such as a long x-death, which is looked through each time."""
+    """A long x-death is such a header, and is looked through each time."""
     simulated.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead")
     client = Client(simulated)
     for body in BODIES[:4]:

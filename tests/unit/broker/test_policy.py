@@ -126,7 +126,7 @@ def test_what_is_replaced_is_gone_from_the_catalog() -> None:
 
 @pytest.mark.parametrize("operator", [False, True])
 def test_only_what_changes_is_stored(operator: bool) -> None:
-    """There may be thousands, and everybody waits for the commit."""
+    """Thousands of policies may be defined, and all clients wait for the commit."""
     some = [limit(f"p{number}", 5, f"^{number}") for number in range(10)]
     found = policies(*some, operator=operator)
     changed = limit("p3", 6, "^3")

@@ -213,7 +213,7 @@ def client(simulated: SimulatedBroker, user: str) -> Client:
 
 
 def test_who_published_a_message_and_who_got_it(simulated: SimulatedBroker) -> None:
-    """Also once the message is acked and its batch is gone from the log."""
+    """The answer is the same once the message is acked and its batch is gone from the log."""
     ann, bob, carl = (client(simulated, user) for user in ("ann", "bob", "carl"))
     ann.publish("", "q", "first", "second")
     bob.publish("", "q", "third")

@@ -11,7 +11,7 @@ from tests.unit.broker.simulated import Client
 
 
 class Disk:
-    """While it is bad, nothing of a segment can be read."""
+    """A disk on which no segment can be read while it is bad."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.is_bad = False
@@ -39,7 +39,7 @@ def restarted(simulated: SimulatedBroker, disk: Disk, *bodies: str) -> None:
 
 
 def wait(simulated: SimulatedBroker) -> None:
-    """Some seconds pass, in each of which the broker tries again."""
+    """Let some seconds pass, in each of which the broker tries again."""
     for _ in range(11):
         simulated.pass_time(1000)
         simulated.broker.read_again()

@@ -12,7 +12,7 @@ from tests.unit.broker.simulated import Client
 
 
 class Shortage:
-    """While it is there, no file can be opened."""
+    """A shortage of descriptors: while it lasts, no file can be opened."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.is_there = False

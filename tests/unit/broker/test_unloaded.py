@@ -201,7 +201,7 @@ def test_a_full_disk_has_them_stay(simulated: SimulatedBroker) -> None:
 
 
 def half_way(simulated: SimulatedBroker, client: Client) -> PendingMoves:
-    """Some are dead letters, and the others are on their way."""
+    """Some messages are dead letters, and the others are on their way."""
     client.channel.cancel("c")
     reject_until(client.channel, 0, requeue=False)
     leaving = simulated.vhost.queue("q").pending_moves

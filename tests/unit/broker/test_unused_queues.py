@@ -1,4 +1,4 @@
-"""Very many queues that lose their last consumer at once: they are deleted in several turns."""
+"""Very many queues that lose their last consumer at once are deleted in several turns."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ KEPT: dict[str, Any] = {
 }
 TO_DEAD = {**KEPT, "dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
 SOON_MS = 200
-"""In this time what has changed is noticed."""
+"""The time in which a change is noticed."""
 ROOM_MS = 2000
-"""In this time it is noticed that a queue has room."""
+"""The time in which it is noticed that a queue has room."""
 
 
 def waiting(simulated: SimulatedBroker, name: str = "q") -> dict[str, int]:
@@ -290,7 +290,7 @@ def test_a_cycle_waits_until_something_leads_out_of_it(simulated: SimulatedBroke
 
 
 def test_a_cycle_holds_up_nothing_else(simulated: SimulatedBroker) -> None:
-    """Nor does a full queue."""
+    """A full queue holds up nothing else either."""
     simulated.exchange("dlx", "direct")
     simulated.queue("q", message_ttl=10, **KEPT)
     simulated.queue("full", max_length=0, overflow="reject-publish")

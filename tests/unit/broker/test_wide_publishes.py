@@ -145,7 +145,7 @@ def test_a_consumer_that_has_room_again_does_not_get_what_is_to_be_dropped(
 
 
 def test_a_consumer_that_has_room_gets_what_would_be_dropped(simulated: SimulatedBroker) -> None:
-    """With a length of 0 no message would pass otherwise."""
+    """Otherwise no message would pass through a queue with a length of 0."""
     simulated.queue("none", max_length=0)
     simulated.bind("all", "none")
     client = Client(simulated)

@@ -41,7 +41,7 @@ class History:
             self._step()
 
     def close(self) -> None:
-        """In order."""
+        """Close the store in order."""
         self.store.close()
         self._store = None
 

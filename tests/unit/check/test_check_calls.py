@@ -17,7 +17,7 @@ COUNT = 1000
 ACKED = 50
 
 CEILINGS = {1: (1, 7), 10: (11, 23)}
-"""By queues: calls of Python functions, and of built-in ones, for each message."""
+"""Calls of Python functions and of built-in ones for each message, by number of queues."""
 
 
 def make_store(directory: Path, queue_count: int, message_count: int) -> str:

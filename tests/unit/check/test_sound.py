@@ -1,4 +1,4 @@
-"""In a store that was not damaged nothing is found, whatever it has been through."""
+"""Nothing is found in a store that was not damaged, whatever it has been through."""
 
 import os
 from pathlib import Path

@@ -30,7 +30,7 @@ CASES: dict[Fault, float] = {
     drills.etcd_is_away: 0.5,
     drills.etcd_loses_leases: 0.5,
 }
-"""For how many seconds nothing may be confirmed."""
+"""The number of seconds for which nothing may be confirmed."""
 
 
 def is_kept(fault: Fault, seed: int) -> bool:

@@ -55,7 +55,7 @@ def test_a_member_that_hears_too_late_that_it_has_won_does_not_open_its_store() 
 
 
 def test_a_follower_that_takes_long_to_stop_is_back_once_it_was_started_again() -> None:
-    """Until then it is in reach and acks everything, and the leader does not let it in: it has said
+    """The follower is in reach until then and acks everything, but is not let in: it has said
     that it goes.
     """
     assert history(673317402).violations == ()

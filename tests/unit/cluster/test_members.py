@@ -42,7 +42,7 @@ def reports(group: Group) -> str:
 
 
 def test_another_member_leads_within_five_seconds_after_a_leader_has_died(group: Group) -> None:
-    """In virtual time: how long a real group takes depends on its machines, too."""
+    """The time is virtual: how long a real group takes depends on its machines, too."""
     (died,) = group.leaders
     died.kill(with_power=False)
     group.run(5.0)
@@ -79,7 +79,7 @@ def test_a_batch_that_takes_long_to_arrive_costs_no_follower_its_place(group: Gr
 
 
 def test_a_catch_up_takes_as_long_as_it_takes(group: Group) -> None:
-    """In small batches, none of which takes long: each is a sign of life."""
+    """A catch-up goes in small batches, none of which takes long: each is a sign of life."""
     away = last_follower(group)
     away.kill(with_power=True)
     group.run(20.0)
@@ -248,7 +248,7 @@ def test_a_leader_knows_how_many_of_the_list_it_reaches(group: Group) -> None:
 
 
 def test_a_healthy_member_is_not_removed_while_another_one_is_dead(group: Group) -> None:
-    """By the verb itself, with nothing published: the list has only the living by then."""
+    """The verb itself removes members with nothing published: only live ones are listed by then."""
     dead = last_follower(group)
     (healthy,) = (one for one in group.machines if one not in (dead, group.leaders[0]))
     keys: Any = SimpleNamespace(where="etcd")

@@ -15,7 +15,7 @@ def test_an_interface_answers_nothing_itself(interface: type) -> None:
 
 
 def test_a_real_etcd_answers_what_the_rules_ask_itself() -> None:
-    """With the list of the model in their place the rules once saw no violation."""
+    """The rules once saw no violation, as they asked the list of the model instead."""
     for name in GroupEtcd.__abstractmethods__:
         assert name in vars(RealEtcd), name
     for name in Witness.__abstractmethods__:

@@ -39,7 +39,7 @@ _SOUND = own_disk.Syncs(200, 800e-6, 400e-6, "vda", 200, 200, has_cache=True)
 
 
 class Broker:
-    """Instead of the broker of the drill `kill`: its store, with an empty queue of each name."""
+    """Stands in for the broker of the drill `kill`: its store, with an empty queue of each name."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -87,13 +87,13 @@ def without_a_broker(patch: pytest.MonkeyPatch) -> None:
 
 
 class Disk:
-    """Instead of the loop device of the drill `disk`: a directory."""
+    """Stands in for the loop device of the drill `disk`: a directory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def restart(self) -> None:
-        """Nothing was stopped."""
+        """Do nothing: nothing was stopped."""
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def without_a_device(patch: pytest.MonkeyPatch) -> None:
 
 
 class Member:
-    """Instead of a member of a group: the store that it would leave behind."""
+    """Stands in for a member of a group: the store that it would leave behind."""
 
     address = Address("localhost", 0, "", "", "/")
 
@@ -146,7 +146,7 @@ class Member:
 
 
 class Keys:
-    """Instead of what a group has in etcd."""
+    """Stands in for what a group has in etcd."""
 
     min_in_sync = 2
 
@@ -155,7 +155,7 @@ class Keys:
 
 
 class Group:
-    """Instead of the group of the drill `cluster`: its queues, in which messages wait."""
+    """Stands in for the group of the drill `cluster`: its queues, in which messages wait."""
 
     keys = Keys()
     queues: ClassVar[dict[str, list[bytes]]] = {}
@@ -182,7 +182,7 @@ class Group:
 
 
 class Drainer:
-    """Instead of a client that takes everything: all of it is in `bodies` at once."""
+    """Stands in for a client that takes everything: all of it is in `bodies` at once."""
 
     failure = ""
     is_done = is_logged = True
@@ -230,4 +230,4 @@ STAND_INS = {
     "disk": without_a_device,
     "cluster": without_members,
 }
-"""By drill: what replaces its processes and disks."""
+"""Replacements of the processes and disks of each drill."""

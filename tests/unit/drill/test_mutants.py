@@ -93,7 +93,7 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         "I14": mutants.repairs_without_a_queue,
     },
 }
-"""By drill and invariant: what makes it fail."""
+"""Mutants that make an invariant fail, by drill and invariant."""
 
 
 def _small(drill: str, invariant: str, patch: pytest.MonkeyPatch) -> None:

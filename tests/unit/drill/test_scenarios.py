@@ -41,7 +41,7 @@ def drill(name: str, work: Path, images: int = 40, **others: Any) -> Account:
 
 
 def told(timeline: Sequence[Step]) -> list[Step]:
-    """Without the paths of the copies, which differ."""
+    """Return what was told, without the paths of the copies, which differ."""
     return [Step(**{**vars(step), "did": step.did.partition(": ")[0]}) for step in timeline]
 
 

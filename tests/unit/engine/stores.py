@@ -226,7 +226,7 @@ def empty(store: Store, queue: Queue, limit: int = 1000) -> list[bytes]:
 
 
 def spans(queue: Queue) -> list[tuple[int, int, int]]:
-    """First sequence, count and delivery count of what is ready, neighbours of one count joined."""
+    """Return sequence, count and delivery count of ready runs; those of one count are joined."""
     joined: list[tuple[int, int, int]] = []
     for run in queue.ready:
         if joined:

@@ -102,7 +102,7 @@ def test_a_start_reads_the_index_files_of_what_was_touched(disk: Disk) -> None:
 
 
 def work(store: Store, queue: Queue, rng: random.Random, held: list[Run]) -> None:
-    """Something that changes what is ready."""
+    """Do something that changes what is ready."""
     way = rng.randrange(9)
     if way <= 2:
         bodies = [rng.randbytes(rng.randrange(50)) for _ in range(rng.randrange(1, 30))]

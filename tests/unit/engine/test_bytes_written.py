@@ -16,7 +16,7 @@ from tests.bytes_written import KIB, counted_directory, process_bytes
 from tests.unit.engine.stores import Seconds
 
 MOST_BYTES = 8 * KIB
-"""For a batch of 1 KiB: its page, at times two, and zeros ahead of it. A plain append has 5 KiB."""
+"""Bytes of a batch of 1 KiB: a page, at times two, and zeros ahead. A plain append has 5 KiB."""
 
 BATCHES = 100
 

@@ -261,7 +261,7 @@ def test_a_torn_tail_behind_a_checkpoint_is_taken_back(disk: Disk, cut: int) -> 
 
 
 def test_the_end_of_a_torn_segment_is_noted_as_long_as_the_log_is_read_from_it(disk: Disk) -> None:
-    """Nothing in it has a row, and without its end the torn tail would be damage later on."""
+    """No message in it has a row, and without its end the torn tail would be damage later on."""
     store = disk.open()
     (_, end) = publish_batches(store, store.create_queue("q"), [[b"torn"]])
     store.abandon()

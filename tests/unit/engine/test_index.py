@@ -284,7 +284,7 @@ POSTPONED = st.tuples(st.integers(0, 12), st.integers(1, 6), st.integers(1, 4)).
 
 @given(st.lists(POSTPONED, max_size=8))
 def test_postponed_deliveries_are_one_count_each(ranges: list[tuple[int, int, int]]) -> None:
-    """However often a message is delivered: a row of them is as FORMAT.md says."""
+    """A message may be delivered often: a row of deliveries is as FORMAT.md says."""
     found = highest_counts(ranges)
     highest: dict[int, int] = {}
     for first, end, times in ranges:

@@ -142,7 +142,7 @@ def test_an_ack_behind_a_merged_file_is_found_after_a_restart(disk: Disk) -> Non
 
 
 def test_a_merge_that_fails_again_and_again_leaves_no_file(disk: Disk) -> None:
-    """On a disk that is full it would fill the rest of it, at each checkpoint a little."""
+    """Such files would fill the rest of a full disk, at each checkpoint a little."""
     files = FailingFiles()
     store = disk.open(files)
     queue = store.create_queue("q")

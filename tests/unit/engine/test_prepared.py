@@ -197,7 +197,7 @@ def test_transient_messages_of_it_last_as_long_as_the_process(disk: Disk) -> Non
 
 
 def test_where_a_message_of_it_is_damaged_it_can_only_be_rolled_back(disk: Disk) -> None:
-    """Without that message it would be half of a transaction."""
+    """A commit without that message would be half of a transaction."""
     store = prepared_store(disk)
     store = restarted(disk, store)
     store.abandon()

@@ -12,8 +12,8 @@ CONTENT = bytes(range(256)) * 64
 
 
 def test_a_power_cut_leaves_a_whole_copy_in_quarantine_or_none() -> None:
-    """At every operation; and once it is said to be there, the whole one. A part of it would be
-    taken for the copy by the next start.
+    """The power is cut at every operation; once the copy is said to be there, it is whole. A part
+    of it would be taken for the copy by the next start.
     """
     files = MemoryFiles()
     for folder in ("index", "quarantine"):

@@ -86,7 +86,7 @@ def test_who_shares_the_segment_gets_what_was_believed_to_be_unreadable(disk: Di
 @pytest.mark.parametrize("how", ["close", "abandon"])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_fault_that_lasts_over_two_starts(tmp_path: Path, place: int, how: str) -> None:
-    """In the log, which a start reads, and before the last checkpoint, which it does not."""
+    """The fault is in the log, which a start reads, or before the checkpoint, where it does not."""
     limits = StoreLimits(page_bytes=PAGE)
     disk = Disk(str(tmp_path / "store"), clock=SimulatedClock(START_MS), limits=limits)
     store = disk.open()

@@ -225,7 +225,7 @@ def test_what_waits_for_its_sync_counts_as_well(files: MemoryFiles) -> None:
 def test_a_batch_that_finds_no_room_has_that_of_the_reserve(
     files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, left_bytes: int
 ) -> None:
-    """Others fill the disk between the look at it and the write: it goes on where it ended."""
+    """Other programs fill the disk after it was looked at: the write goes on where it ended."""
     store = open_store(files)
     store.upkeep.housekeep()
     queue = store.create_queue("q")

@@ -85,7 +85,7 @@ class Stream:
 
 @pytest.mark.trio
 async def test_a_stream_begins_with_what_was_kept(autojump_clock: trio.testing.MockClock) -> None:
-    """Then there is a value every two seconds, and after three of them the tables are read."""
+    """A value comes every two seconds after that, and the tables are read after three of them."""
     stream = Stream()
     await stream.run(most=14)
     assert stream.heard == [b"event: samples", *[*NOW, *NOW, *NOW, b"event: tick"] * 2]

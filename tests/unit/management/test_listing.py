@@ -206,7 +206,7 @@ async def test_others_have_their_turn_during_a_long_list() -> None:
 @pytest.mark.trio
 @pytest.mark.parametrize("count", [0, 1, 100, 3000])
 async def test_an_answer_is_sent_in_few_parts(count: int) -> None:
-    """Under load each part waits for a turn of the event loop."""
+    """Each part waits for a turn of the event loop, which takes long under load."""
     rows = [{"name": f"queue {number}", "more": "x" * 100} for number in range(count)]
     answer = await json_answer({"total_count": count, "page": 1, "items": rows, "last": None})
     sent: list[Any] = []

@@ -28,7 +28,7 @@ def templates() -> list[Traversable]:
 
 
 def test_an_option_that_is_a_name_sends_all_of_it() -> None:
-    """For an option without a value, a browser sends its text, but not the blanks around it."""
+    """A browser sends the text of an option without a value, but not the blanks around it."""
     for template in templates():
         assert not UNVALUED.findall(template.read_text()), template.name
 

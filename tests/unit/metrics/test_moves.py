@@ -239,7 +239,7 @@ def consume_with_acks(scene: Scene) -> None:
 
 
 def be_paged_out(scene: Scene) -> None:
-    """More is published than memory takes, and is read back."""
+    """Publish more than memory takes, and read it back."""
     declare(scene.client, "large")
     for _ in range(3 * MEMORY_BYTES // len(BODY)):
         publish(scene.client, "large", BODY)
@@ -428,7 +428,7 @@ DEEDS: tuple[Callable[[Scene], None], ...] = (
     wait_for_the_disk,
     run_out_of_memory_and_disk,
 )
-"""In their order."""
+"""Steps of the scene, in their order."""
 
 
 def seen(scene: Scene) -> Seen:

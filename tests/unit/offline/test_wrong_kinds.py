@@ -26,17 +26,17 @@ from tests.unit.repair import conftest
 from tests.unit.repair.mending import mend
 
 tmp_path = conftest.tmp_path
-"""In memory: repairs and copies sync a lot."""
+"""A directory in memory, as repairs and copies sync a lot."""
 
 NOBODY = 65534
 CATALOG = ("STORE", "catalog", "catalog/data.mdb")
-"""Without these no copy can be made."""
+"""Files without which no copy can be made."""
 
 NEEDED = (
     *(*CATALOG, "lock", "catalog/lock.mdb", "segments", "index", "quarantine", "trails"),
     *("transient", "kept", "MEMBER", "REPLACEMENT"),
 )
-"""Without these the broker does not start."""
+"""Files without which the broker does not start."""
 
 
 def make_directory(path: str) -> None:

@@ -25,7 +25,7 @@ from tests.unit.offline.test_wrong_kinds import (
 from tests.unit.repair import conftest
 
 tmp_path = conftest.tmp_path
-"""In memory: these sync a lot."""
+"""A directory in memory, as the verbs sync a lot."""
 
 NEXT_STEPS = ("amqpstore check", "amqpstore repair", "Name a directory")
 OTHERS = ("reports", "admin.sock", "COPY.json", "COPY.incomplete", "quarantine/notes.txt")

@@ -115,7 +115,7 @@ def test_a_get_that_waits_has_a_table_behind_its_bits() -> None:
 
 
 def test_properties_with_their_bytes_can_be_shown() -> None:
-    """With `python -bb`, too."""
+    """Showing them works with `python -bb`, too."""
     raw = b"\x10\x00\x02"  # delivery-mode 2
     kept = KeptProperties().decode(raw)
     assert kept.raw == raw

@@ -16,7 +16,7 @@ from amqpstore_server.protocol.layout import WireType
 from amqpstore_server.protocol.methods import METHODS, Method
 
 for_each_method = settings(max_examples=15)
-"""For tests that run once for each method."""
+"""Settings of tests that run once for each method."""
 
 LAST_YEAR_S = 253_402_300_799
 """9999-12-31 23:59:59: what is later, datetime (and so pika) cannot say."""
@@ -80,7 +80,7 @@ def arguments(wire_type: WireType, *, floats: bool = True) -> st.SearchStrategy[
 
 
 def methods_of(cls: type[Method], *, floats: bool = True) -> st.SearchStrategy[Method]:
-    """Any method of one class."""
+    """Return a strategy for any method of one class."""
     fields = {
         argument.name: arguments(argument.wire_type, floats=floats)
         for argument in cls.layout.arguments
@@ -94,7 +94,7 @@ methods = st.one_of([methods_of(cls) for cls in sorted(METHODS.values(), key=lam
 
 @cache
 def properties(*, floats: bool = True) -> st.SearchStrategy[BasicProperties]:
-    """Any of the fourteen, each there or not."""
+    """Return a strategy for properties: each of the fourteen is there or not."""
     text = st.none() | shortstrs
     octet = st.none() | unsigned(8)
     return st.builds(

@@ -53,5 +53,5 @@ def test_a_reply_text_can_always_be_encoded() -> None:
 
 
 def test_a_framing_error_has_no_reply() -> None:
-    """Nothing is sent for it, so it must not be caught as what is answered."""
+    """No reply is sent for it, so it must not be caught as an error that has one."""
     assert not issubclass(FatalFramingError, AmqpError)

@@ -257,7 +257,7 @@ def test_a_check_counts_what_is_read(values: dict[str, FieldValue]) -> None:
 def test_a_check_refuses_what_is_not_read(
     values: dict[str, FieldValue], data: st.DataObject
 ) -> None:
-    """With the same words; one octet of it is wrong, or it is cut."""
+    """The check says what the read says if one octet of a table is wrong, or the table is cut."""
     encoded = bytearray(encode_table(values))
     place = data.draw(st.integers(0, len(encoded) - 1))
     encoded[place] = data.draw(st.integers(0, 255))

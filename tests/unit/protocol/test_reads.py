@@ -69,8 +69,8 @@ def test_an_empty_body_behind_a_header_of_size_0_is_unexpected(
 def test_an_ack_is_the_same_event_whatever_came_before_it_in_its_read(
     bits: int, channel: int
 ) -> None:
-    """Also behind publishes that are taken together, which go on frame by frame. On channel 0, acks
-    are refused like any other method that is not of the connection.
+    """The same holds behind publishes that are taken together, which go on frame by frame. On
+    channel 0, acks are refused like any other method that is not of the connection.
     """
     stream = b"".join(map(published, range(5))) + ack(1, channel=channel, multiple=bits) + ack(2)
     (event,) = receive(ack(1, channel=channel, multiple=bits), [])
@@ -82,7 +82,7 @@ def test_an_ack_is_the_same_event_whatever_came_before_it_in_its_read(
 
 
 def test_contents_that_are_discarded_are_no_events_and_no_errors() -> None:
-    """Neither are empty ones, nor those that repeat the one before."""
+    """Empty contents are not either, nor those that repeat the one before."""
     repeated = published(1) * 3
     receiver = Receiver(FRAME_MAX, MAX_MESSAGE_BYTES)
     assert len(said(receiver.receive(repeated))) == 3

@@ -142,7 +142,7 @@ def test_a_segment_that_is_not_in_its_place(
 
 @pytest.mark.parametrize("move", MOVES[:3])
 def test_an_index_file_that_is_not_in_its_place(tmp_path: Path, move: object) -> None:
-    """Without it, nothing would tell the order of what is acked and what is not."""
+    """No other file tells the order of what is acked and what is not."""
     path = tmp_path / "store"
     with store_in(path) as store:
         queue = store.create_queue({"vhost": "/", "name": "q"})

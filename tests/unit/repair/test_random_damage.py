@@ -1,4 +1,4 @@
-"""Any damage: a repair never fails, invents nothing, and loses nothing that is sound."""
+"""A repair of any damage never fails, invents nothing, and loses nothing that is sound."""
 
 import os
 import random

@@ -208,7 +208,7 @@ def test_nothing_is_taken_before_a_common_batch_is_agreed_on() -> None:
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("size", [10, 3000])
 def test_what_nobody_committed_is_discarded(size: int, is_killed: bool) -> None:
-    """In the segment of the common batch; and, after a large one, as the start of the next."""
+    """The batch is in the segment of the common one, or after a large one begins the next."""
     group = joined(2)
     if size > 10:
         group.publish(["orders"], bytes(1600))

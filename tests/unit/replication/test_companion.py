@@ -28,7 +28,7 @@ TERM = 3
 
 
 class Leads:
-    """A state machine that ships what it is given, and tells nobody that it is committed."""
+    """A state machine that ships what it is given, and never tells that it is committed."""
 
     def __init__(self, disk: MemoryFiles) -> None:
         self.shipped: list[ShippedBatch] = []

@@ -227,7 +227,9 @@ def test_a_lost_connection_costs_what_was_missed(lane: Lane) -> None:
 
 
 def test_a_catch_up_that_is_cut_off_goes_on_where_it_was(lane: Lane) -> None:
-    """In the middle of a segment, else links that break sooner than one is sent never end it."""
+    """A catch-up goes on in the middle of a segment: otherwise it would never end over links that
+    break before a segment is sent.
+    """
     lane.join()
     behind = lane.log.last().lsn
     for number in range(4):

@@ -76,7 +76,7 @@ def told_by_leader(pair: Pair) -> dict[str, float]:
 
 
 def test_the_metrics_of_a_leader_move(tmp_path: Path) -> None:
-    """While its follower is away, and publishers wait for its ack."""
+    """The metrics move while its follower is away, and publishers wait for its ack."""
     with pair_of(tmp_path) as pair:
         pair.publish()
         connected = told_by_leader(pair)
@@ -100,7 +100,7 @@ def test_the_metrics_of_a_leader_move(tmp_path: Path) -> None:
 def test_a_start_from_a_damaged_disk_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_damaged: bool
 ) -> None:
-    """By what a process has before its threads run."""
+    """The metrics are read of what a process has before its threads run."""
     directory = str(tmp_path / "data")
     store = Store.open(directory)
     queue = store.create_queue("orders")

@@ -51,7 +51,7 @@ def test_a_relay_cannot_ack_for_a_follower(
 def test_a_relay_cannot_ack_again_what_the_follower_acked_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the bytes of the follower itself, of this connection."""
+    """The relay has bytes that the follower itself has sent on this connection."""
     with pair_of(tmp_path) as pair:
         log, batch = pair.store.log, pair.seal()
         assert log.start_write(batch, pair.datasyncs)

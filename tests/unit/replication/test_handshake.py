@@ -33,7 +33,7 @@ def pair() -> Generator[tuple[socket.socket, socket.socket]]:
 
 
 class Beside:
-    """Something that runs in another thread, and what it returned or raised."""
+    """A call that runs in another thread, and what it returned or raised."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call

@@ -64,7 +64,7 @@ def pair() -> Generator[Pair]:
 
 
 def test_frames_arrive_in_order_up_to_the_end(pair: Pair) -> None:
-    """Also those that a job sends, and those that were sent just before the link is hung up."""
+    """Frames of a job arrive so too, and those sent just before the link is hung up."""
     heard = Heard()
     other = Link(2, pair.peer, read_follower(), heard)
     other.start()

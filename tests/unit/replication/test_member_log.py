@@ -84,7 +84,7 @@ def test_a_batch_is_known_by_its_checksum(member: Member) -> None:
 
 
 def test_an_old_batch_is_looked_up(member: Member) -> None:
-    """Also one that is not among the last ones, which the log has in memory."""
+    """A batch is found that is not among the last ones, which the log has in memory."""
     member.publish(100)
     old = member.held(5)
     assert not member.log.has(old)
@@ -136,7 +136,7 @@ def test_no_more_is_kept_than_is_configured(member: Member) -> None:
 def test_what_is_held_is_kept_although_there_is_too_much(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a minute from the last time that it was asked for, and while the disk has room."""
+    """A held segment is kept for a minute after it was last asked for, while the disk has room."""
     member.log.keep(4000)
     member.publish(9)
     member.log.hold(2)

@@ -159,7 +159,7 @@ async def test_a_side_that_does_not_read_holds_the_other_one_back(setting: Setti
 
 @proxied
 async def test_another_leader_ends_the_connections_to_the_former_one(setting: Setting) -> None:
-    """Without its key in etcd a leader may go on: only another one ends it."""
+    """A leader without its key in etcd may go on: only another leader ends it."""
     client, there = await setting.pair()
     setting.leader = None
     await trio.sleep(0.3)
@@ -200,7 +200,7 @@ async def asked(setting: Setting, path: str) -> tuple[bytes, bytes]:
 
 @proxied
 async def test_a_follower_answers_itself_whether_it_lives_and_is_ready(setting: Setting) -> None:
-    """Without a leader too: whoever restarts what does not answer would do so in each failover."""
+    """A follower without a leader answers too: otherwise each failover would have it restarted."""
     ok = (b"HTTP/1.1 200 OK", b'{"status": "ok"}')
     assert await asked(setting, "/health/live") == ok
     assert await asked(setting, "/health/ready?from=kubelet") == ok

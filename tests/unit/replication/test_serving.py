@@ -26,7 +26,7 @@ async def _silent(*_: object) -> None:
 
 
 class Deposed:
-    """Another member may lead: nothing is sealed or defined any longer."""
+    """A leader that is deposed, as another may lead: nothing is sealed or defined any longer."""
 
     def seal(self, _layout: bytes, _content: bytes) -> None:
         return None

@@ -86,7 +86,7 @@ def test_what_is_configured_is_taken_over() -> None:
 
 
 def test_a_single_node_loads_nothing_of_it() -> None:
-    """Neither the client of etcd nor what replicates: a single node differs in no call."""
+    """A single node loads neither the client of etcd nor what replicates."""
     code = (
         "import sys, amqpstore_server.app, amqpstore_server.config.sources as sources\n"
         "sources.ConfigSources(path='').load()\n"

@@ -18,7 +18,7 @@ class Connection:
     def __init__(self) -> None:
         self.is_withheld = False
         self.sent: list[bool] = []
-        """For each time it was to send: whether it was withheld."""
+        """Whether a send was withheld, for each time that there was one."""
 
     def charge(self, seconds: float) -> None:
         assert seconds >= 0
@@ -41,7 +41,7 @@ class Leads:
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
         self.asked_for: list[float] = []
-        """In how many seconds another round is to come, each time one was asked for."""
+        """Seconds until another round is to come, for each time that one was asked for."""
         self.may_send = True
         definitions = SimpleNamespace(end_group=lambda: None)
         upkeep = SimpleNamespace(free_memory=lambda: False)

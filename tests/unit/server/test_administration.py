@@ -233,7 +233,7 @@ def test_a_user_without_a_password_does_not_get_in_without_one(server: Administe
 
 
 def test_the_last_user_and_the_last_vhost_stay(server: Administered) -> None:
-    """Or the next start would create those of a new store."""
+    """Otherwise the next start would create those of a new store."""
     server.do(server.administration.delete_user(BY, USER))
     with pytest.raises(AdministrationError, match="last user"):
         server.do(server.administration.delete_user(BY, "other"))
@@ -441,7 +441,7 @@ def test_a_vhost_that_is_being_deleted_cannot_be_created_or_opened(server: Admin
 
 
 def test_a_power_cut_during_the_deletion_of_a_vhost() -> None:
-    """From the first commit on the next start deletes what is left."""
+    """The next start deletes what is left, from the first commit on."""
     rng = random.Random("vhost")
     with Administered() as server:
         fill(server, "shop", 130)

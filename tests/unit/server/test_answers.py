@@ -78,7 +78,7 @@ def acked(channel: BlockingChannel) -> None:
 
 
 def closed(channel: BlockingChannel) -> None:
-    """By the broker, as the queue is not there."""
+    """Have the broker close the channel, as the queue is not there."""
     channel.queue_declare("nowhere", passive=True)
 
 

@@ -45,7 +45,7 @@ class Street:
 def test_who_connects_is_accepted_before_clients_are_read(
     sockets: Sockets, *, accepts_all: bool
 ) -> None:
-    """However busy the clients are; other tasks run only if not all of them could be accepted."""
+    """Busy clients do not matter; other tasks run only if not all of them could be accepted."""
     turns = Turns()
     street = Street(accepts_all=accepts_all)
 

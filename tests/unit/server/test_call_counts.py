@@ -123,14 +123,14 @@ class Flow:
         ask(1, methods.ConfirmSelect())
 
     def consume(self) -> None:
-        """From now on the consumer takes what there is."""
+        """Have the consumer take what there is from now on."""
         for name in self._traffic.names():
             method = methods.BasicConsume(queue=name, consumer_tag=name, no_wait=True)
             octets = wire.method(1, wire.BASIC_CONSUME, method.encode()[4:])
             self._consumer.connection.receive(octets, self._server.now_s)
 
     def publish(self, reads: int) -> int:
-        """Has the broker read publishes, until all are confirmed. Returns how many."""
+        """Have the broker read publishes until all are confirmed, and return how many."""
         before = self._published
         for _ in range(reads):
             octets = self._block.take(self._traffic.a_read)
@@ -143,7 +143,7 @@ class Flow:
         return self._published - before
 
     def drain(self) -> int:
-        """Has the broker deliver until nothing is left. Returns how many deliveries."""
+        """Have the broker deliver until nothing is left, and return how many deliveries."""
         before = self.delivered
         while True:
             last = self.delivered

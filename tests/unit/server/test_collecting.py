@@ -1,4 +1,4 @@
-"""While clients send more than a round reads, a queue collects what some rounds bring."""
+"""A queue collects what some rounds bring while clients send more than a round reads."""
 
 import pytest
 import trio

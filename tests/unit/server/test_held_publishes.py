@@ -1,4 +1,4 @@
-"""During an alarm publishes wait, from the first one on, and everything else is served."""
+"""Publishes wait during an alarm, from the first one on, and everything else is served."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_who_has_published_before_is_not_blocked_until_it_publishes_again(case: 
 
 @pytest.mark.parametrize("channel", [1, 2])
 def test_a_blocked_client_drains_its_queue(case: Case, channel: int) -> None:
-    """On the channel on which it published, too."""
+    """A client may do so on the channel on which it published, too."""
     case.publish(1, b"1", b"2", b"3")
     case.alarm.is_blocking = True
     case.publish(1, b"held")

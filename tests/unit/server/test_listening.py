@@ -60,7 +60,7 @@ async def test_the_wildcard_of_ipv4_is_for_ipv4_only() -> None:
 
 @pytest.mark.trio
 async def test_nobody_is_accepted_while_others_come_first() -> None:
-    """Neither by the task, which does not look by itself whether somebody has come."""
+    """The task accepts none either, as it does not look by itself for new connections."""
     admitted: list[socket.socket] = []
 
     def admit(client: socket.socket, _host: str) -> bool:

@@ -5,7 +5,7 @@ import pytest
 from amqpstore_server.clients.outbox import Outbox
 
 MAX_BUFFERS = 1024
-"""More are refused by sendmsg(2)."""
+"""The most buffers that sendmsg(2) takes."""
 
 
 def filled(parts: list[bytes]) -> Outbox:

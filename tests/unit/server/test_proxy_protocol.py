@@ -145,7 +145,7 @@ async def client_of(content: bytes, host: str) -> Addresses:
 
 @pytest.mark.trio
 async def test_loopback_is_believed_from_loopback_only() -> None:
-    """Or anybody who reaches the port could log in as guest."""
+    """Otherwise any client that reaches the port could log in as guest."""
     for claimed in (b"127.0.0.1", b"127.9.9.9"):
         line = LINE.replace(b"203.0.113.7", claimed)
         assert (await client_of(line, "127.0.0.1")).host == claimed.decode()

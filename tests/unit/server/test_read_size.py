@@ -117,7 +117,7 @@ def test_one_long_read_is_costly_and_forgotten_after_some_ordinary_ones() -> Non
 
 
 def test_short_reads_are_not_costly() -> None:
-    """Such as those of a client that declares a queue now and then."""
+    """A client that declares a queue now and then has such reads."""
     size = ReadSize(LOOP_LIMITS)
     for _ in range(100):
         size.note(50, 1, 0.0002)
@@ -146,7 +146,7 @@ def test_a_declare_that_waited_for_the_disk_is_forgotten_after_some_reads() -> N
 
 
 def test_who_waits_after_what_takes_long_is_costly() -> None:
-    """Such as a message for thousands of queues."""
+    """A message for thousands of queues takes long."""
     size = ReadSize(LOOP_LIMITS)
     for _ in range(10):
         size.note(200, 1, 0.002)

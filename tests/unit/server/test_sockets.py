@@ -218,7 +218,7 @@ def test_those_who_are_costly_share_a_batch_while_others_are_quiet(
 def test_those_who_are_costly_share_what_is_left_to_them(
     sockets: Sockets,
 ) -> None:
-    """However busy the others are; and who has gone is not read."""
+    """The share is theirs however busy the others are; a client that has gone is not read."""
     sockets._share = Share(LOOP_LIMITS.costly_pause_ratio, LOOP_LIMITS._replace(others_s=0.0))
     order: list[str] = []
     costly = [Reading(sockets, order, f"costly {number}") for number in range(3)]

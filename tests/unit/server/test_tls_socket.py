@@ -57,7 +57,7 @@ class Client:
 
 @contextmanager
 def pair() -> Generator[tuple[TlsSocket, Client]]:
-    """Both ends, after the handshake."""
+    """Return both ends, after the handshake."""
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
         for one in (ours, theirs):
@@ -99,7 +99,7 @@ async def _client_shakes_hands(client: Client) -> None:
 @example(out=[357, 38_221], back=[205, 297, 297, 433, 781, 3549, 5129, 6481, 15_593], seed=3556)
 @settings(max_examples=40)
 def test_all_pieces_arrive(out: list[int], back: list[int], seed: int) -> None:
-    """Both ways at once, each end with a buffer that is full most of the time."""
+    """Pieces go both ways at once, and each end has a buffer that is full most of the time."""
     rng = random.Random(seed)
     parts = [rng.randbytes(size) for size in out]
     expected = b"".join(parts)

@@ -62,7 +62,7 @@ def test_names_that_were_looked_up_do_not_stay() -> None:
 
 @pytest.mark.parametrize("more_blocks", [1_000_000, -50_000])
 def test_many_objects_are_not_all_looked_at(more_blocks: int) -> None:
-    """To look at millions of objects, those of the messages that wait, would hold the event loop
+    """Looking at millions of objects, those of the messages that wait, would hold the event loop
     for a long time, though it is another thread that asks for it.
     """
     few = sys.getallocatedblocks() + more_blocks

@@ -1,4 +1,4 @@
-"""Many threads: no wake-up is lost, each message is received once, one sync is for all."""
+"""Many threads lose no wake-up, receive each message once, and share one sync."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def calls(method: Callable[..., Any]) -> Iterator[dict[str, Any]]:
 
 
 def check_works(shared: SharedStore) -> None:
-    """Others can use the store."""
+    """Check that others can use the store."""
     send(shared, "other", b"theirs")
     assert receive(shared, "other") == [b"theirs"]
 

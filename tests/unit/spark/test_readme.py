@@ -1,4 +1,4 @@
-"""tools/amqpstore_tools/spark/README.md against the schemas and the options."""
+"""Tests of tools/amqpstore_tools/spark/README.md against the schemas and the options."""
 
 import re
 from dataclasses import fields

@@ -16,7 +16,7 @@ SECTION = re.compile(
 
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of this run's pytest is that one's."""
+    """Keep the settings of this run's pytest from the other one."""
     for variable in [name for name in os.environ if name.startswith("PYTEST_")]:
         monkeypatch.delenv(variable)
 

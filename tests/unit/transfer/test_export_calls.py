@@ -26,7 +26,7 @@ CEILINGS = {
     (10, "jsonl"): (2, 28),
     (10, "msgpack"): (6, 34),
 }
-"""By queues and format: calls of Python functions, and of built-in ones, for each message."""
+"""Calls of Python functions and of built-in ones for each message, by queues and format."""
 
 
 def message(number: int) -> Message:

@@ -146,7 +146,7 @@ def test_work_is_bounded_by_words_times_bits(patterns: list[str], key: str) -> N
 
 
 def test_many_patterns_come_and_go() -> None:
-    """More than stand in one block of bits, half of which are removed again."""
+    """There are more patterns than one block of bits holds, and half are removed again."""
     exchange = made(TopicExchange)
     patterns = sorted({".".join(Random(n).choices("ab*#", k=20)) for n in range(2000)})
     bound = {one: bind(exchange, destination(one), one) for one in patterns}
