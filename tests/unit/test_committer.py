@@ -1,4 +1,4 @@
-"""The committer: whatever fails in its thread or behind a batch, `watch` says so, and all end."""
+"""If anything fails in the committer's thread or after a batch, `watch` says so, and all end."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 
 
 class FailingCatalog(RowsCatalog):
-    """Commits fail once it `is_broken`."""
+    """A catalog whose commits fail once it `is_broken`."""
 
     is_broken = False
 

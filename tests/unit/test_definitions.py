@@ -374,7 +374,7 @@ def test_a_policy_for_streams_is_taken() -> None:
 
 
 def test_what_is_too_large_is_refused_before_a_look_at_all_of_it() -> None:
-    """The API checks the arguments of a body with it, and everybody waits meanwhile."""
+    """The API checks the arguments of a body with it, and all clients wait meanwhile."""
     table = {"a": [[number] for number in range(100_000)]}
     counts = Counts()
     with pytest.raises(ValueError, match="more than 16384 entries"), counts:

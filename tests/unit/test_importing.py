@@ -1,4 +1,4 @@
-"""Importing definitions: all of it or nothing, whatever is in the file."""
+"""An import of definitions has all of the file or nothing, whatever is in it."""
 
 import json
 from collections.abc import Iterator
@@ -149,7 +149,7 @@ def test_a_large_file_is_applied_in_steps_each_one_commit(tmp_path: Path) -> Non
             commits.clear()
     names = [queue["name"] for queue in queues]
     assert [name for name in simulated.vhost.queues if name.startswith("q")] == names
-    # Once more, with other policies: all are applied, whoever has a turn in between.
+    # Once more, with other policies: all are applied, whichever task has a turn in between.
     policy["definition"] = {"max-length": 1}
     file.write_text(json.dumps({"queues": queues, "policies": [policy]}))
     deleted = iter(names[100:])

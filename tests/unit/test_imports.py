@@ -137,7 +137,7 @@ OFFLINE_MODULES = (
     "amqpstore_server.reports.reports",
 )
 
-# The configuration, for those who do not run the broker.
+# The configuration, for tools that do not run the broker.
 CONFIG_MODULES = ("amqpstore_server.config",)
 
 CONFIG_VERBS = ("amqpstore_tools.verbs.config", "amqpstore_tools.verbs.cluster")

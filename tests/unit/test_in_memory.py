@@ -1,4 +1,4 @@
-"""The directories of runs in memory: those of dead runs are removed, and no others."""
+"""Directories of dead runs in memory are removed, and no others."""
 
 from __future__ import annotations
 

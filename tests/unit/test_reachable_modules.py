@@ -1,4 +1,4 @@
-"""Whether whoever installs the wheel needs each module in it: one of its doors leads there."""
+"""Each module of the wheel is needed by its users: one of the doors leads to it."""
 
 from tests.unit.python_sources import Sources, imports, sources
 
@@ -36,7 +36,7 @@ def test_a_module_that_only_tests_would_import_is_found() -> None:
 
 
 def unreachable(modules: Sources, doors: tuple[str, ...]) -> list[str]:
-    """Modules that none of the doors imports, through whatever others."""
+    """Return the modules that none of the doors imports, directly or through others."""
     by_name = {name.removesuffix(".__init__"): name for name in modules}
     waiting = [name for name in by_name if name in doors or name.startswith(f"{VERBS}.")]
     reached: set[str] = set()

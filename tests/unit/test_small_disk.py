@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 class Room:
-    """A disk of `free_bytes`, of which somebody else takes some at a call."""
+    """A disk of `free_bytes`, of which another program takes some at a call."""
 
     def __init__(self, free_bytes: int, taken: dict[int, int]) -> None:
         self.free_bytes = free_bytes

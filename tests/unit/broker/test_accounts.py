@@ -22,7 +22,7 @@ POLICIES: list[dict[str, Any]] = [
 
 
 class Dice:
-    """Clients that do to two queues, each other's dead letters, whatever is drawn."""
+    """Clients that do what is drawn to two queues, each with the other's dead letters."""
 
     def __init__(self, seed: int) -> None:
         self.simulated = simulated = SimulatedBroker()

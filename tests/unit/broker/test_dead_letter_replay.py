@@ -1,4 +1,4 @@
-"""Dead letters go back to where they died, and none of them for ever."""
+"""Dead letters go back to where they died, and none of them does so endlessly."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -359,7 +359,7 @@ def test_confirms_of_a_channel_that_has_closed_are_counted_with_those_of_other_c
 
 
 def test_one_whose_publish_waits_counts_as_a_publisher() -> None:
-    """An alarm stops those who publish after their next read."""
+    """An alarm stops publishers after their next read."""
     with SimulatedServer() as server:
         clients(server)
         client = SimulatedClient.opened(server, channels=1)

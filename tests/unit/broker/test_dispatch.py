@@ -562,7 +562,7 @@ def test_one_consumer_without_a_prefetch_is_given_no_more_in_a_turn_than_others(
 
 @pytest.mark.usefixtures("no_garbage")
 def test_of_many_consumers_each_leaves_in_the_same_time(simulated: SimulatedBroker) -> None:
-    """Whichever it is: those of one client may be behind those of another."""
+    """Any consumer may be first: those of one client may be behind those of another."""
     simulated.queue("q")
     took_s = {500: inf, 8000: inf}
     for _ in range(3):

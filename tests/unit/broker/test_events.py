@@ -1,4 +1,4 @@
-"""The event exchange: what happens is told once, with RabbitMQ's keys, while anybody listens."""
+"""The event exchange tells what happens once, with RabbitMQ's keys, while a queue is bound."""
 
 from typing import Any
 

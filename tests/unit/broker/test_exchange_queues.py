@@ -409,7 +409,7 @@ def test_a_history_goes_through_an_exchange_that_is_bound() -> None:
     simulated.settle()
     assert simulated.ready("a") == ["one", "three"]
     assert simulated.ready("b") == ["two"]
-    # As with a queue, the same binding once more is none.
+    # As with a queue, a repeated binding adds nothing.
     assert not simulated.vhost.bindings.bind(simulated.vhost.exchange("next"), "recent", "", {})
     simulated.settle()
     assert simulated.ready("b") == ["two"]

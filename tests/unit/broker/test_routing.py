@@ -35,7 +35,7 @@ def link(simulated: SimulatedBroker, source: str, destination: str, key: str = "
 
 
 def routed(simulated: SimulatedBroker, exchange: str, key: str = "", **properties: Any) -> str:
-    """The names of the queues that a message goes to, sorted; the same whoever asks."""
+    """Return the sorted names of the queues that a message goes to, the same for all callers."""
     parsed, messages = labelled(exchange, key, "x", **properties)
     router = simulated.vhost.router
     by_cache = [

@@ -19,7 +19,7 @@ from tests.unit.broker.simulated import Client
 
 
 class BrokenExchange(FanoutExchange):
-    """A package's type that fails in whatever it is asked."""
+    """A package's type that fails at everything that it is asked."""
 
     type = "x-broken"
 

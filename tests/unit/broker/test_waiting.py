@@ -146,7 +146,7 @@ def test_time_runs_while_a_get_waits_for_its_turn(
 def test_another_may_have_it_first_and_the_wait_goes_on(
     simulated: SimulatedBroker, sender: Client
 ) -> None:
-    """J13: whoever is woken looks again."""
+    """J13: a get that is woken looks again."""
     first, second = Getter(simulated), Getter(simulated)
     first.ask("q")
     second.ask("q")
@@ -380,7 +380,7 @@ class Dice:
         self.published = 0
 
     def step(self) -> None:
-        """One thing that somebody does."""
+        """Take one random step."""
         steps = [self.ask, self.ask, self.ask, self.publish, self.publish]
         self.rng.choice([*steps, self.read_or_not, self.consume_or_not, self.pass_time])()
 

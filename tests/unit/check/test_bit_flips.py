@@ -30,7 +30,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     history.close()
     history.steps(30)
     history.abandon()
-    # The end is noted: what is behind the checkpoint is no torn tail any more.
+    # The end is noted: what is behind the checkpoint is no longer a torn tail.
     assert history.store.queues
     history.abandon()
     assert check(directory).findings.of_harm() == []

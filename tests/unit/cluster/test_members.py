@@ -222,7 +222,7 @@ def test_who_is_as_slow_as_the_others_stays(group: Group) -> None:
 
 
 def test_who_has_died_leaves_the_list_although_nothing_is_published(group: Group) -> None:
-    """A list counts the living: else another one may be removed who is needed."""
+    """A list counts live members: otherwise another one that is needed may be removed."""
     dead = last_follower(group)
     group.events.run_until(group.events.now + 2.0)  # nothing is under way
     dead.kill(with_power=True)

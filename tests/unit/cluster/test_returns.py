@@ -57,7 +57,7 @@ def look(story: Return, seed: int) -> None:
 
 
 def has_all_that_was_confirmed(group: Group) -> bool:
-    """Tell whether somebody that runs has it; who confirmed alone may have died for good."""
+    """Tell whether a running member has it all; one that confirmed alone may have died for good."""
     floor = group.etcd.view().floor
     return any(one.member is not None and one.disk.last() >= floor for one in group.machines)
 
@@ -134,7 +134,7 @@ def test_a_claim_and_tags_are_sent_only_to_a_leader_that_takes_them(
 
 
 def test_a_log_that_lost_what_a_checkpoint_has_is_replaced_by_a_copy() -> None:
-    """Nothing else of it is in doubt: the leader has all of its log."""
+    """The leader has all of its log, so nothing else of it is in doubt."""
     effects: list[Effect] = []
     disk = ReplicaDisk()
     disk.covered = 3

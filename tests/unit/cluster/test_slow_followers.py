@@ -55,7 +55,7 @@ def test_who_takes_less_than_a_quarter_of_a_second_stays(sync_s: float) -> None:
 
 @pytest.mark.parametrize(("every_s", "long_s"), [(1.0, 0.4), (3.0, 1.0)])
 def test_who_is_slow_now_and_then_stays(every_s: float, long_s: float) -> None:
-    """A checkpoint, or somebody else's work on that disk."""
+    """A checkpoint slows a disk, or the work of another program on it."""
     assert left_at(lambda at: long_s if at % every_s < 0.01 else 0.004) == inf
 
 

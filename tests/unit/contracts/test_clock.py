@@ -60,7 +60,7 @@ def test_the_wall_clock_counts_from_1970(clock: Clock) -> None:
 
 
 def test_the_monotonic_clock_is_more_than_zero_from_the_first_look_on(clock: Clock) -> None:
-    """Zero is `never` to whoever keeps such a time."""
+    """Zero means `never` where such a time is kept."""
     assert clock.monotonic_ms() > 0
 
 

@@ -49,7 +49,7 @@ class Subject(Protocol):
     consumers: tuple[Consumer, Consumer]
 
     def heard(self) -> list[Heard]:
-        """Return what the client heard since somebody asked."""
+        """Return what the client has heard since the last call."""
 
     def fill(self) -> None:
         """Have the outlet not be writable."""

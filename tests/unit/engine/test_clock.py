@@ -1,4 +1,4 @@
-"""The clocks: what is a duration goes on whatever happens to the wall clock."""
+"""Clocks: durations go on, whatever happens to the wall clock."""
 
 import os
 from pathlib import Path

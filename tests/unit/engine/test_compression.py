@@ -1,4 +1,4 @@
-"""Compressed bodies: smaller on disk, and the same for everybody who reads them."""
+"""Compressed bodies are smaller on disk, and the same for all readers."""
 
 import json
 import os

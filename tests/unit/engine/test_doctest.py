@@ -27,7 +27,7 @@ def test_the_example_of_the_package_runs(package: ModuleType) -> None:
 def test_the_examples_of_the_readme_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One after the other, in one directory, as somebody tries them."""
+    """Run the examples one after the other, in one directory, as a reader would try them."""
     monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     said = []

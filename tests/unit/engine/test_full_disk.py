@@ -1,4 +1,4 @@
-"""A real disk that others fill, a tmpfs: whatever makes room goes on, and a restart as well."""
+"""A tmpfs is a real disk that others fill: work that makes room goes on, and so do restarts."""
 
 import os
 from collections.abc import Iterator

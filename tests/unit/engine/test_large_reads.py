@@ -1,4 +1,4 @@
-"""Large messages on disk are read in parts, if whoever takes them asks for that."""
+"""Large messages on disk are read in parts if the caller asks for that."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def disk(tmp_path: Path) -> Disk:
 
 
 def attempts(store: Store, queue: Queue) -> tuple[int, list[bytes]]:
-    """Take once it is there. Returns how many calls that took, and what was taken."""
+    """Take a run once it is there; return how many calls that took, and the run."""
     for count in range(1, 100):
         found = store.take(queue, 1, in_chunks=True)
         if isinstance(found, Run):

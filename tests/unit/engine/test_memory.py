@@ -79,7 +79,7 @@ def test_bodies_beyond_the_budget_are_dropped_and_read_back_in_order(disk: Disk)
     for body in written:
         store.publish([queue], messages(body))
         store.sync()
-    # An eighth of the budget is for everybody, and a queue has its least share in any case.
+    # An eighth of the budget is for all queues, and a queue has its least share in any case.
     assert in_memory(queue) <= PLENTY + LEAST_SHARE
     assert queue.ready.first.messages is not None
     assert any(run.messages is None for run in queue.ready)
@@ -341,7 +341,7 @@ def test_a_look_at_a_transient_message_finds_it_however_short_memory_is(disk: Di
 
 
 def test_transient_messages_of_many_queues_leave_memory_a_few_at_a_time(disk: Disk) -> None:
-    """Each is a write to a file: those of a fan-out to 1,000 queues would hold up everybody."""
+    """Each is a write to a file: those of a fan-out to 1,000 queues would hold up all clients."""
     disk.options = disk.options._replace(memory_bytes=400_000)
     store = disk.open()
     queues = [store.create_queue(number, durable=False) for number in range(600)]

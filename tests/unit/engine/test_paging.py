@@ -198,7 +198,7 @@ def test_transient_messages_that_were_written_aside_are_not_paged_out(disk: Disk
         store.publish([one], messages(b"transient", envelope=TRANSIENT))
     interleaved(store, [one, two], 48)
     store.upkeep.housekeep()
-    # Somebody holds as many of the second file's messages as there are transient ones.
+    # A consumer holds as many of the second file's messages as there are transient ones.
     held = one.ready.remove(FILE_ENTRIES + 1, 3)
     assert sum(run.count for run in held) == 3
     store.upkeep.checkpoint()
@@ -221,7 +221,7 @@ def test_a_lazy_queue_leaves_all_of_it_to_its_index_files(disk: Disk) -> None:
 
 
 class CountedFiles(list[PagedFile]):
-    """Counts how often somebody goes through all of them."""
+    """Counts how often all of them are gone through."""
 
     walks = 0
 

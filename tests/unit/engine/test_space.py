@@ -103,7 +103,7 @@ def test_acks_and_purges_go_on_when_others_filled_the_disk(
     for _ in range(40):
         publish(store, queue)
         publish(store, doomed)
-    # Not even the store's own publishers did it: somebody else's file has it all.
+    # The store's own publishers did not do it: the file of another program has it all.
     other = files.create("/other")
     other.append([bytes(files.free_bytes("/") - left_bytes)])
     for _ in range(10):
@@ -160,7 +160,7 @@ def test_the_reserve_comes_back_with_the_room(files: MemoryFiles) -> None:
 
 
 def fill_disk(files: MemoryFiles, left_bytes: int = 0) -> None:
-    """Somebody else writes until no more than that is left."""
+    """Write as another program would, until no more than that is free."""
     path = f"/other-{len(files.contents())}"
     other = files.create(path)
     other.append([bytes(max(files.free_bytes("/") - left_bytes, 0))])

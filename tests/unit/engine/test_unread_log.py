@@ -281,7 +281,7 @@ def test_the_log_does_not_grow_for_ever_because_of_it(
 
 
 def test_a_checkpoint_behind_damage_says_which_sequences_may_be_in_it(written: Written) -> None:
-    """A queue that nothing is published to any more is among them."""
+    """A queue to which nothing is published any longer is among them."""
     disk = written.disk
     store = disk.open(rotten(written))
     write(store, queue_name="other", body=b"meanwhile")

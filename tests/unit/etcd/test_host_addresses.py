@@ -1,4 +1,4 @@
-"""The names of etcd's endpoints, when whoever knows them does not answer."""
+"""Tests of names of etcd's endpoints, when the resolver does not answer."""
 
 import socket
 import threading

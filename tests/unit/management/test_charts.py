@@ -20,7 +20,7 @@ def samples(*pairs: tuple[float, float]) -> dict[str, Any]:
 
 
 def test_samples_are_columns_of_rates_and_of_lengths() -> None:
-    """A count that begins again is no rate, and neither are two counts of one moment."""
+    """A count that begins again has no rate, nor do two counts of one moment."""
     details = {
         "publish": samples((20, 45), (15, 40), (15, 35), (10, 30), (5, 20), (0, 40)),
         "messages_ready": samples((20, 7), (0, 5)),

@@ -29,7 +29,7 @@ def test_a_choice_comes_back_in_the_order_of_the_list(name: str) -> None:
     kept = ColumnChoice.of(name, {cookie_of(name): chosen.cookie})
     assert keys(kept) == [one.key for one in LISTS[name] if one.key in (first, last, NAME)]
     assert not kept.is_usual
-    # One of another list is no choice of this one.
+    # A column of another list cannot be chosen for this one.
     assert keys(ColumnChoice.of(name, {cookie_of("other"): chosen.cookie})) == keys(usual)
 
 

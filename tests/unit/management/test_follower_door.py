@@ -115,7 +115,7 @@ async def test_a_follower_has_metrics_of_its_disk_its_memory_and_its_lag(
         assert found["amqpstore_replication_batch"] == 40
         assert found["amqpstore_replication_streaming"] == 1
         assert found["amqpstore_replication_refused_frames_total"] == 3
-        # Only a leader has it: an alert asks whether anybody leads.
+        # Only a leader has it: an alert asks whether any member leads.
         assert "amqpstore_replication_term" not in found
 
 

@@ -24,7 +24,7 @@ MANAGEMENT = {
     "GET /api/connections/{connection}",
     "GET /api/connections/{connection}/channels",
     "GET /api/connections/username/{user}",
-    # Everybody may close their own.
+    # All users may close their own.
     "DELETE /api/connections/{connection}",
     "DELETE /api/connections/username/{user}",
 }

@@ -59,7 +59,7 @@ def create(store: Store, name: str, vhost: str = "/", **more: object) -> Queue:
 
 
 def publish(store: Store, queue: Queue, count: int) -> None:
-    """Each in a batch of its own, so that segments fill up."""
+    """Publish each message in a batch of its own, so that segments fill up."""
     for number in range(count):
         store.publish([queue], [Message(ENVELOPE, b"%d" % number * 100)])
         store.sync()

@@ -24,7 +24,7 @@ BODY = b"x" * 3000
 
 
 class Running:
-    """A store that somebody has open, whose last segment is filled."""
+    """A store that another process has open, whose last segment is filled."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory

@@ -27,7 +27,7 @@ PIKA_NAMES = {
 }
 
 OURS_ALONE = 100
-"""The class dtx, which is no other broker's."""
+"""The class dtx, which no other broker has."""
 
 every_method = pytest.mark.parametrize(
     "cls",

@@ -69,7 +69,7 @@ def test_an_empty_body_behind_a_header_of_size_0_is_unexpected(
 def test_an_ack_is_the_same_event_whatever_came_before_it_in_its_read(
     bits: int, channel: int
 ) -> None:
-    """The same holds behind publishes that are taken together, which go on frame by frame. On
+    """An ack is so behind publishes that are taken together too, which go on frame by frame. On
     channel 0, acks are refused like any other method that is not of the connection.
     """
     stream = b"".join(map(published, range(5))) + ack(1, channel=channel, multiple=bits) + ack(2)

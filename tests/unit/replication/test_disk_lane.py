@@ -243,8 +243,8 @@ def test_a_catch_up_that_is_cut_off_goes_on_where_it_was(lane: Lane) -> None:
     lane.put(Persist(lane.group.term), lane.snapshot())
     lane.put(*(lane.append(one, live=False) for one in missed[:3]))
     lane.put(Dial("leader", "127.0.0.1:1"))
-    while (told := lane.answers.next()) != ("flushed", "leader"):
-        assert told in (("persisted", lane.group.term), ("synced", lane.group.term, 0))
+    while (answer := lane.answers.next()) != ("flushed", "leader"):
+        assert answer in (("persisted", lane.group.term), ("synced", lane.group.term, 0))
     assert lane.log.last().lsn == missed[2].lsn
     lane.join()
 
@@ -252,7 +252,7 @@ def test_a_catch_up_that_is_cut_off_goes_on_where_it_was(lane: Lane) -> None:
 def test_only_the_last_of_the_dials_that_have_waited_is_made(
     lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk hung, and somebody tried again each second meanwhile."""
+    """The disk hung, and the dial was tried again each second meanwhile."""
     goes_on = threading.Event()
     monkeypatch.setattr(lane.answers, "persisted", lambda _term: goes_on.wait(WAIT_S))
     lane.put(Persist(lane.group.term), *(Dial(str(number), "127.0.0.1:1") for number in range(5)))

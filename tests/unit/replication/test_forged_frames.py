@@ -14,7 +14,7 @@ REFUSED = "a peer sends what is not its next frame"
 
 
 def forged(frame: Frame, tag: bytes = bytes(16)) -> bytes:
-    """Return a frame as somebody sends it who knows no key."""
+    """Return a frame as an attacker sends it who does not know the key."""
     return tag + b"".join(encode(frame))
 
 

@@ -301,7 +301,7 @@ def test_what_was_sent_last_arrives_although_the_peer_goes_on_sending(
 def test_what_has_come_is_taken_although_the_peer_has_closed_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A leader resigns, and its process ends: an ack that cannot be sent any more must not keep its
+    """A leader resigns, and its process ends: an ack that can no longer be sent must not keep its
     follower from hearing of it.
     """
     monkeypatch.setattr(links, "_LAST_READ_S", WAIT_S)

@@ -238,7 +238,7 @@ def test_an_address_is_dialled_by_one_thread_at_a_time(
 def test_the_name_of_a_member_is_looked_up_within_a_time_limit(
     settings: ClusterSettings, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address that was found last is used, while whoever knows names does not answer."""
+    """The address that was found last is used while the resolver does not answer."""
     goes_on, hangs, there = threading.Event(), threading.Event(), socket.getaddrinfo
 
     def look_up(host: str, *arguments: Any, **options: Any) -> Any:

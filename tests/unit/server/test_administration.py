@@ -72,7 +72,7 @@ def closed_with(client: SimulatedClient) -> tuple[int, str] | None:
 
 def test_a_deleted_user_loses_its_connections_permissions_and_login(server: Administered) -> None:
     clients = [server.client(), server.client("/")]
-    early = SimulatedClient(server)  # somebody who has not said who it is
+    early = SimulatedClient(server)  # a client that has not said which user it is
     server.do(server.administration.delete_user(BY, USER))
     for client in clients:
         assert closed_with(client) == (320, "CONNECTION_FORCED - user 'guest' was deleted")
@@ -177,7 +177,7 @@ def test_connections_are_listed_and_closed_by_name_user_and_vhost(
 ) -> None:
     caplog.set_level("INFO")
     clients = [server.client("/"), server.client(), server.client()]
-    early = SimulatedClient(server)  # somebody who has not said who it is
+    early = SimulatedClient(server)  # a client that has not said which user it is
     for number, client in enumerate(clients):
         client.connection.name = f"client {number}"
     rows = asked(server, do="connections list")
@@ -223,7 +223,7 @@ def test_an_import_keeps_tags_that_mean_nothing_here_and_says_so(
 
 
 def test_a_user_without_a_password_does_not_get_in_without_one(server: Administered) -> None:
-    """CVE-2016-9877: nor does anybody with an empty password."""
+    """CVE-2016-9877: no user logs in with an empty password."""
     server.do(server.administration.set_user(BY, User(name="none", password_hash=b"")))
     server.do(server.administration.set_user(BY, User(name="some", password="x")))
     for user in ("none", "some", "nobody"):
@@ -277,7 +277,7 @@ def test_users_that_exist_or_do_not(server: Administered) -> None:
 def test_a_permission_that_is_cleared_ends_consumers_and_refuses_publishers(
     server: Administered,
 ) -> None:
-    """CVE-2026-57218: a revoked right reaches those who are at work already."""
+    """CVE-2026-57218: a revoked right reaches clients that are connected already."""
     client = server.client()
     client.ask(1, methods.QueueDeclare(queue="q", durable=True))
     client.ask(1, methods.BasicConsume(queue="q", consumer_tag="c"))

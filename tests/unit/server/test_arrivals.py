@@ -30,7 +30,7 @@ class Turns(trio.abc.Instrument):
 
 
 class Street:
-    """Notes when it is asked to accept those who have connected."""
+    """Notes when it is asked to accept new connections."""
 
     def __init__(self, *, accepts_all: bool) -> None:
         self.asked: list[float] = []
@@ -113,7 +113,7 @@ class Leaver:
 
 
 class Door:
-    """Notes that whoever has connected is accepted."""
+    """Notes that new connections are accepted."""
 
     def __init__(self, order: list[str]) -> None:
         self._order = order
@@ -124,7 +124,7 @@ class Door:
 
 
 def arrive_behind(sockets: Sockets, leavers: int, order: list[str]) -> None:
-    """Have somebody connect behind some who leave, and read until he is let in."""
+    """Have a client connect behind some that leave, and read until it is let in."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sockets.let_accept(listener, Door(order))
         for _ in range(leavers):

@@ -356,7 +356,7 @@ def test_a_consumer_without_a_limit_takes_all_of_a_read_for_a_queue_that_keeps_n
 def test_many_methods_of_one_write_leave_others_their_turn(
     server: SimulatedServer, client: SimulatedClient
 ) -> None:
-    """Each part of them is synced: 5,000 declares would keep everybody waiting for seconds."""
+    """Each part of them is synced: 5,000 declares would hold up all clients for seconds."""
     other = SimulatedClient.opened(server, channels=1)
     other.ask(1, methods.ConfirmSelect())
     queues = [f"q{number}" for number in range(200)]

@@ -1,4 +1,4 @@
-"""The users of a new broker: none of them works from another machine unless somebody knows why."""
+"""Users of a new broker: none works from another machine unless an operator has set it so."""
 
 import logging
 

@@ -74,7 +74,7 @@ def of_clients() -> Counter[str]:
 
 
 def of_the_only_client() -> Counter[str]:
-    """Return them once those of earlier tests have gone."""
+    """Return the objects once those of earlier tests have gone."""
     wait_until(lambda: of_clients()["SocketConnection"] == 1, "the others have gone")
     return of_clients()
 

@@ -47,7 +47,7 @@ def test_a_long_turn_is_known_by_its_work(
 
 
 def test_the_start_is_no_hold(clock: StillClock) -> None:
-    """Definitions are imported, and queues drop what has expired, before anybody can connect."""
+    """Definitions are imported, and queues drop expired messages, before a client can connect."""
     work = {"policies": None}
 
     async def run() -> LoopHolds:

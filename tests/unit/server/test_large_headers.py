@@ -1,4 +1,4 @@
-"""Tables that are too large cost a channel; letters fit in the frames of whoever gets them."""
+"""Tables that are too large cost a channel; letters fit in the frames of their consumer."""
 
 from __future__ import annotations
 

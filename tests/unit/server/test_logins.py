@@ -35,7 +35,7 @@ def test_password_mechanisms_can_need_tls(has_tls: bool, is_loopback: bool, rule
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN", EXTERNAL])
 def test_guest_logs_in_from_this_machine_only(mechanism: str) -> None:
-    """CVE-2026-57216: it is the client's address that counts, whatever the broker listens on."""
+    """CVE-2026-57216: the client's address counts, whatever address the broker listens on."""
     simulated = SimulatedBroker()
     users = Users(simulated.store)
     define_first(simulated.broker, users)

@@ -1,4 +1,4 @@
-"""A client that has closed its socket is not waited for, and hardly anybody waits for its end."""
+"""A client that has closed its socket is not waited for, and few others wait for its end."""
 
 import math
 

@@ -30,7 +30,7 @@ OTHER = ValueError("something else")
         (BaseExceptionGroup("", [OTHER]), None, OTHER),
         (BaseExceptionGroup("", [OTHER, ExceptionGroup("", [FAILED])]), None, FAILED),
         (BaseExceptionGroup("", [UNREADABLE, FAILED]), None, FAILED),
-        # Whoever used the store after the disk had failed was the only one to raise anything.
+        # Only the task that used the store after the disk had failed raised an error.
         (BaseExceptionGroup("", [STOPPED]), FAILED, FAILED),
         (STOPPED, FAILED, FAILED),
         (BaseExceptionGroup("", [ExceptionGroup("", [OTHER, UNREADABLE])]), FAILED, FAILED),

@@ -1,4 +1,4 @@
-"""The tick of many connections does not keep anybody else waiting."""
+"""The tick of many connections does not keep other clients waiting."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""A signal handler or a finalizer that uses the store during a call of its own thread is told so:
+"""A signal handler or a finalizer that uses the store during a call of its own thread is refused:
 it would wait for ever for what its thread holds.
 """
 

@@ -162,7 +162,7 @@ def test_every_property_has_its_type(tmp_path: Path) -> None:
         "x",
     ]
     assert (first["properties"], first["body_bytes"]) == (properties, 300)
-    # What is no list of properties is kept as it is.
+    # Bytes that are not a list of properties are kept as they are.
     assert (odd["properties"], odd["content_type"], odd["body"]) == (b"\xff\xff\xff", None, b"odd")
 
 

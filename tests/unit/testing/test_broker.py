@@ -372,7 +372,7 @@ def test_nothing_is_left_when_it_ends() -> None:
         socket.create_connection(("127.0.0.1", broker.port), timeout=20)
     assert len(os.listdir("/proc/self/fd")) == len(descriptors_before)
     left = set(threading.enumerate()) - threads_before
-    # trio keeps its idle workers for ten seconds, for whoever needs one next.
+    # trio keeps its idle workers for ten seconds, for the next use of one.
     assert [thread.name for thread in left if not thread.name.startswith("Trio")] == []
 
 
