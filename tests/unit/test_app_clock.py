@@ -1,4 +1,4 @@
-"""Tasks of the broker see in time that the wall clock was set, of which they are not told."""
+"""Tasks of the broker are not told that the wall clock was set, but see it in time."""
 
 from collections.abc import Callable
 from pathlib import Path

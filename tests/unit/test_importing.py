@@ -190,7 +190,7 @@ def test_a_step_compares_few_names_with_many_policies(
 
 @pytest.mark.parametrize("steps", [100, 2])
 def test_many_virtual_hosts_are_created_in_steps_though_not_all_are_taken(steps: int) -> None:
-    """The client that has asked for them may go away: they are stored."""
+    """The client that asked for them may go away, and all of them are stored all the same."""
     broker = SimulatedBroker().broker
     names = [f"v{number}" for number in range(300)]
     policies = {(names[-1], False): [Policy("p", ".*", definition={"max-length": 5})]}

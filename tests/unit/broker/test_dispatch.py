@@ -149,9 +149,7 @@ def sharing(simulated: SimulatedBroker, limit: int) -> Client:
 def test_what_cannot_wait_is_not_left_for_another_turn(
     simulated: SimulatedBroker, arguments: dict[str, Any]
 ) -> None:
-    """A message for which a consumer has room under a shared limit is not dropped and does not
-    stay.
-    """
+    """A message for which a consumer has room under a shared limit is neither dropped nor kept."""
     simulated.queue("q", **arguments)
     client = sharing(simulated, 4)
     publish(simulated, "q", *numbers(5))

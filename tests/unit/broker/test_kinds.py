@@ -67,7 +67,7 @@ def test_a_delayed_exchange_of_an_older_store_goes_on() -> None:
 
 
 class LastExchange(FanoutExchange):
-    """An exchange as of a package: it keeps the last message, and sends it to what is bound."""
+    """An exchange of a package: it keeps the last message, and sends it to what is bound next."""
 
     type = "x-last"
     queue_kind = HISTORY

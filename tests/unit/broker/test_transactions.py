@@ -93,7 +93,7 @@ def test_the_order_of_a_queue_is_that_of_the_publishes(
 def test_a_commit_of_many_messages_is_few_publishes(
     simulated: SimulatedBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A turn has the work of a few, however much messages differ in what no queue reads."""
+    """One turn does the work of a few publishes, even if messages differ in what no queue reads."""
     published: list[int] = []
     publish = Transaction.publish
 

@@ -70,7 +70,7 @@ def offsets(content: bytes) -> Iterator[int]:
 
 
 def check_flips(whole: str, scratch: Path, flips: list[tuple[int, int]]) -> Counter[str]:
-    """Open the catalog with each of these bits flipped. Count what is said of them."""
+    """Open the catalog with each of these bits flipped, and count what is said of the damage."""
     verdicts: Counter[str] = Counter()
     path = str(scratch / "catalog")
     content = Path(whole, "catalog", "data.mdb").read_bytes()

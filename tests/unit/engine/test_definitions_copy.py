@@ -130,7 +130,7 @@ def test_a_copy_with_a_right_checksum_that_no_store_writes(
 
 
 def test_a_power_cut_leaves_the_copy_before_or_the_new_one() -> None:
-    """The power is cut at every operation; once the copy is said to be written, it is the new."""
+    """The power is cut at every operation; a copy that was said to be written is always found."""
     files = MemoryFiles()
     files.make_directory("/store/catalog")
     write_copy(files, "/store", COPY)

@@ -221,7 +221,7 @@ def test_a_lazy_queue_leaves_all_of_it_to_its_index_files(disk: Disk) -> None:
 
 
 class CountedFiles(list[PagedFile]):
-    """Counts how often all of them are gone through."""
+    """Counts how often all of them are iterated over."""
 
     walks = 0
 

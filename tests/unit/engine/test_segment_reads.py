@@ -37,7 +37,7 @@ class MeasuredFile(WrappedFile):
 
 
 def test_one_message_is_read_without_all_that_follows_it(tmp_path: Path) -> None:
-    """Delayed messages and those that expire are read so, in another order than they came."""
+    """Delayed and expiring messages are read so, in another order than that in which they came."""
     disk = Disk(str(tmp_path / "store"))
     store = disk.open()
     bodies = [b"%05d" % number * 40 for number in range(COUNT)]

@@ -320,7 +320,7 @@ def test_a_transaction_that_may_be_prepared_is_left_to_the_next_start(tmp_path: 
 
 
 def test_a_purge_of_sequences_far_apart(tmp_path: Path) -> None:
-    """An operation names at most 2**32 of them; skipped numbers make several operations."""
+    """One operation names fewer than 2**32 sequences; skipped ones make several operations."""
     disk = Disk(str(tmp_path / "store"), options=OFTEN._replace(memory_bytes=0))
     store = disk.open()
     queue = store.create_queue("q")

@@ -247,7 +247,7 @@ def revision(number: int) -> bytes:
 
 
 def test_revisions_that_go_back_end_all_agreement(serve: Serve) -> None:
-    """A late answer is no reason: each is compared with what was known when it was asked for."""
+    """A late answer does not: each is compared with what was known when it was asked for."""
     server = serve(revision(9), revision(8), revision(10))
     with client(server) as one:
         assert one.read().revision == 9
@@ -296,7 +296,7 @@ def test_a_lease_is_renewed_only_while_the_caller_is_fit(serve: Serve) -> None:
 
 
 def test_a_renewal_counts_from_when_it_was_sent(serve: Serve) -> None:
-    """The answer's time does not count, nor does that of the request to the failed endpoint."""
+    """The time of the answer does not count, nor that of the request to the failed endpoint."""
     times = iter([10.0, 11.0, 99.0])
     kept = b'{"result":{"header":{"cluster_id":"5","revision":"8"},"ID":"7","TTL":"3"}}\n'
     silent = serve(b"", is_given_up=True)

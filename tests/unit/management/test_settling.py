@@ -1,4 +1,4 @@
-"""Messages that a request got off a queue are settled in steps, and others served in between."""
+"""Messages that a request took are settled in steps, between which others are served."""
 
 from __future__ import annotations
 

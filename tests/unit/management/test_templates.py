@@ -47,7 +47,7 @@ def test_no_link_forgets_that_a_proxy_may_serve_the_pages_below_a_path() -> None
 
 
 def test_names_in_the_text_of_pages_are_elements_of_their_own() -> None:
-    """An element marks the blanks at the ends of its name, and ends its direction of letters."""
+    """Elements mark the blanks at the ends of their names, and end their directions of letters."""
     names = 0
     for template in templates():
         page = re.sub(r"\{%.*?%\}", "", template.read_text())

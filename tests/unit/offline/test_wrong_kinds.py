@@ -30,13 +30,13 @@ tmp_path = conftest.tmp_path
 
 NOBODY = 65534
 CATALOG = ("STORE", "catalog", "catalog/data.mdb")
-"""Files without which no copy can be made."""
+"""Names without which no copy can be made."""
 
 NEEDED = (
     *(*CATALOG, "lock", "catalog/lock.mdb", "segments", "index", "quarantine", "trails"),
     *("transient", "kept", "MEMBER", "REPLACEMENT"),
 )
-"""Files without which the broker does not start."""
+"""Names of files and directories without which the broker does not start."""
 
 
 def make_directory(path: str) -> None:

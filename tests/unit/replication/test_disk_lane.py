@@ -205,7 +205,7 @@ def lane(tmp_path: Path) -> Generator[Lane]:
 
 
 def test_what_is_acked_is_on_disk(lane: Lane) -> None:
-    """Batches missed, over several segments, are acked, and each batch after them."""
+    """The follower acks missed batches of several segments, and each batch after them."""
     for number in range(6):
         lane.publish(b"missed %d" % number, bytes(500))
     lane.join()

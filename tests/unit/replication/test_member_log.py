@@ -84,7 +84,7 @@ def test_a_batch_is_known_by_its_checksum(member: Member) -> None:
 
 
 def test_an_old_batch_is_looked_up(member: Member) -> None:
-    """A batch is found that is not among the last ones, which the log has in memory."""
+    """The batch is not among the last ones, which the log has in memory."""
     member.publish(100)
     old = member.held(5)
     assert not member.log.has(old)

@@ -48,7 +48,7 @@ def test_a_clock_that_is_set_back_does_not_silence_the_log() -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count no refusals of other tests."""
+    """Leave out refusals of other tests, which would count."""
     monkeypatch.setattr(logging.getLogger(LOGGER), "filters", [RefusalLimit()])
 
 

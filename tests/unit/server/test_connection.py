@@ -61,7 +61,7 @@ def qos(count: int) -> Method:
 
 
 def test_a_check_of_a_login_may_take_its_time(server: SimulatedServer) -> None:
-    """A check is slow where other programs need the processor, and a good login is let in still."""
+    """A check is slow while other programs need the processor, but a valid login gets in."""
     client = SimulatedClient(server)
     connection = client.connection
     now = server.now_s

@@ -65,7 +65,7 @@ def client(server: SimulatedServer) -> SimulatedClient:
 
 
 class Goes:
-    """Goes of the broker's work, one after the other: `most` is the calls of the longest.
+    """The goes in which the broker works: `most` is the calls of the one with the most calls.
 
     After each go a quiet client is served, in a go of its own.
     """

@@ -18,7 +18,7 @@ MANY = 1_000_000
 
 
 def after(*reads: tuple[int, float]) -> int:
-    """Return the next size after full reads. Args: reads, how many, and how long each took."""
+    """Return the next size after full reads. Args: reads, each how many, and seconds of each."""
     size = ReadSize(LOOP_LIMITS)
     for count, took_s in reads:
         for _ in range(count):

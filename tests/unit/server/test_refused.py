@@ -174,7 +174,7 @@ def test_a_large_request_of_an_operator_is_not_read(served: ServedApp) -> None:
 
 
 def test_a_token_has_a_number_of_scopes() -> None:
-    """Leaving out some of too many scopes without a word would be wrong."""
+    """Scopes beyond a limit must not be left out silently: the token is refused."""
     many = [f"read:*/{number}" for number in range(MAX_SCOPES)]
     assert len(scopes_and_tags(many)[0]) == MAX_SCOPES
     with pytest.raises(TokenError, match=f"more than {MAX_SCOPES} scopes"):

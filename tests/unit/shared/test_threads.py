@@ -1,4 +1,4 @@
-"""Many threads lose no wake-up, receive each message once, and share one sync."""
+"""Many threads lose no wake-up, receive each message once, and share syncs."""
 
 from __future__ import annotations
 

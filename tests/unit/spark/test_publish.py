@@ -1,4 +1,4 @@
-"""Tests of a message's properties, as they are made of the columns of a row."""
+"""Tests of the properties that a message gets from the columns of a row."""
 
 import datetime
 from typing import Any

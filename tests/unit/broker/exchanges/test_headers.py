@@ -230,7 +230,7 @@ def test_a_message_is_compared_with_few_of_many_bindings(
 def test_the_key_of_a_binding_is_made_once_however_many_arguments_it_has(
     monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Making the key once for each argument would hold up all clients for a minute."""
+    """A key made anew for each argument would hold up all clients for a minute."""
     arguments = {"x-match": mode, **{f"{number}": number for number in range(64)}}
     exchange = made(HeadersExchange)
     made_keys = []
