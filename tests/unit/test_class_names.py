@@ -1,4 +1,4 @@
-"""A public class name belongs to one module: who reads it knows which class is meant."""
+"""A public class name belongs to one module: its readers know which class is meant."""
 
 import ast
 from collections import Counter

@@ -25,7 +25,7 @@ UNIT = DEPLOY / "amqpstore.service"
 CONTAINERFILE = DEPLOY / "Containerfile"
 
 MAX_EXPOSURE = 20
-"""Tenths of systemd's exposure level; below 20 it says "OK"."""
+"""Tenths of systemd's exposure level, of which it calls those below 20 "OK"."""
 
 
 def settings() -> dict[str, str]:
@@ -88,7 +88,7 @@ def test_the_unit_exposes_little(unit: Path) -> None:
 
 
 def _analyze(*arguments: str) -> str:
-    """Run systemd-analyze. Returns what it warns of."""
+    """Run systemd-analyze, and return what it warns of."""
     command = ["systemd-analyze", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return done.stderr

@@ -1,4 +1,4 @@
-"""Links that take their time: what tests of a group believe of their network."""
+"""Tests of slow links, on which tests of a group rely."""
 
 import socket
 import time

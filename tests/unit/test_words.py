@@ -34,7 +34,7 @@ ANSWERS = ("has_", "is_", "can_")
 """Beginnings of names of functions that answer yes or no."""
 
 PLACEHOLDERS = re.compile(r"(found|one|said|told|its_\w+)$")
-"""Variables that do not say what they are: a comprehension may have them, and a short function."""
+"""Variables that do not say what they are: only comprehensions and short functions have them."""
 
 VAGUE = frozenset(
     ("part", "parts", "place", "places", "placed", "placing", "leave", "leaves", "leaving")

@@ -13,7 +13,7 @@ ROUTES = [("", "q-0"), ("", "q-1"), ("", "q-2")]
 
 
 def split(octets: bytes, block: MessageBlock) -> list[bytes]:
-    """The messages in what was taken."""
+    """Return the messages in what was taken."""
     size = block.message_bytes
     return [octets[at : at + size] for at in range(0, len(octets), size)]
 

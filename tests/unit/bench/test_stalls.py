@@ -84,7 +84,7 @@ def dialogue(ours: socket.socket, timeout_s: float) -> Dialogue:
 
 
 def test_much_is_said_while_the_answers_are_read() -> None:
-    """Each side fills its socket, and would wait forever for the other if that did not read."""
+    """Each side fills its socket, and would wait for ever if the other did not read."""
     ours, theirs = socket.socketpair()
     answer = wire.method(1, wire.QUEUE_DELETE_OK, bytes(100_000))
 

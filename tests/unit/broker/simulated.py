@@ -42,7 +42,7 @@ class Client(RecordingOutlet):
         self._simulated = simulated
 
     def publish(self, exchange: str, key: str, *bodies: str, **properties: Any) -> None:
-        """Publish messages that are alike, persistent where nothing else is said."""
+        """Publish messages with the same properties; by default they are persistent."""
         properties = {"delivery_mode": 2, **properties}
         self.channel.publish(*labelled(exchange, key, *bodies, **properties), Flags())
         self.channel.confirm_published()

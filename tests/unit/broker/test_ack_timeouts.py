@@ -12,7 +12,7 @@ DEFAULT_MS = 1_800_000
 
 
 def look_until_late(simulated: SimulatedBroker, client: Client, step_ms: int, most_ms: int) -> int:
-    """Look every `step_ms` as the broker does. Returns after how many ms the client is told."""
+    """Look every `step_ms` as the broker does; return after how many ms the client is told."""
     for ms in range(0, most_ms, step_ms):
         simulated.broker.close_late_channels()
         if any(told.startswith("late") for told in client.told):

@@ -14,7 +14,7 @@ from amqpstore_server.broker.queues.queue import Queue
 from tests.simulated_broker import SimulatedBroker
 
 MANY = 2000
-"""Exchanges in a row: more than Python has room for calls within calls."""
+"""The number of exchanges in a row: nested calls of as many would exceed Python's limit."""
 
 
 def declare_auto_delete(simulated: SimulatedBroker, name: str, *, durable: bool) -> Exchange:

@@ -10,13 +10,13 @@ from tests.unit.broker.simulated import Client
 
 
 def taken(simulated: SimulatedBroker) -> None:
-    """A client takes all."""
+    """Have a client take all messages."""
     client = Client(simulated)
     assert [client.get("q") for _ in range(3)] == ["good one", "good two", None]
 
 
 def dropped(simulated: SimulatedBroker) -> None:
-    """A message comes for which all others have to go."""
+    """Publish a message for which all others have to go."""
     Client(simulated).publish("", "q", "x" * 100)
     simulated.settle()
     assert simulated.ready("q") == ["x" * 100]

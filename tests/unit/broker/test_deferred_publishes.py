@@ -69,7 +69,7 @@ def bodies(server: SimulatedServer, name: str = "q") -> list[bytes]:
 
 
 def receive(client: SimulatedClient, octets: bytes) -> None:
-    """One read, in a round that goes on."""
+    """Have a client's bytes read, in a round that goes on."""
     client.connection.receive(octets, client.server.now_s)
 
 

@@ -233,7 +233,7 @@ def test_the_copies_of_a_large_transaction_are_made_in_several_turns(
 
 
 def turns(traced: Traced) -> list[int]:
-    """Have turns until nothing is to be done: how many copies were made in each."""
+    """Have turns until all is done, and return how many copies were made in each."""
     queue = traced.vhost.queue("trace")
     counts = []
     while traced.broker.pumping.has_work:

@@ -58,7 +58,7 @@ def client(simulated: SimulatedBroker) -> BranchClient:
 
 
 def taken(steps: Steps, count: int) -> Steps:
-    """Take some steps. Returns the others."""
+    """Take some steps, and return the others."""
     for _ in range(count):
         next(steps)
     return steps

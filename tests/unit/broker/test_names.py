@@ -1,4 +1,4 @@
-"""Names: what is reserved, and what is a name at all, by each rule (A12, A14)."""
+"""Tests of which names are reserved or invalid, by each rule (A12, A14)."""
 
 import pytest
 

@@ -40,7 +40,7 @@ def test_what_a_pattern_finds(expression: str, found: list[str], others: list[st
 
 @pytest.mark.parametrize("expression", ["(a+)+$", "(a|aa)+$", "(.*a){12}$", "^(([a-z])+.)+[A-Z]$"])
 def test_a_name_takes_time_in_proportion_to_its_length(expression: str) -> None:
-    """An engine that backtracks would not be done today."""
+    """An engine that backtracks would not be done within a day."""
     name = "a" * 254 + "!"
     assert not Pattern(expression).matches(name)
     row = dict.fromkeys(("configure", "write", "read"), expression)

@@ -1,4 +1,4 @@
-"""Priorities: priorities of one queue, each a queue of the store's."""
+"""Priorities of one queue, each of which is a queue of the store."""
 
 from typing import Any
 

@@ -205,7 +205,7 @@ def test_a_queue_that_drops_keeps_the_last(simulated: SimulatedBroker, client: C
 def test_more_than_its_bounds_is_refused_and_says_how_to_go_on(
     simulated: SimulatedBroker, client: Client
 ) -> None:
-    """256 bytes beside its body and properties are counted for a message."""
+    """A message counts as 256 bytes more than its body and properties."""
     simulated.services.limits = BrokerLimits(max_replay_bytes=1200)
     with pytest.raises(PreconditionFailedError, match=f"x-to={START_MS + 30}"):
         ask(client, x_replay_to="browse")

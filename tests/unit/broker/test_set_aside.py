@@ -51,7 +51,7 @@ def is_served(simulated: SimulatedBroker, name: str = "fails") -> bool:
 
 
 def fail(simulated: SimulatedBroker) -> Client:
-    """Have a message in it rejected. Returns the client that did it."""
+    """Have a message in it rejected, and return the client that rejected it."""
     client = Client(simulated)
     client.publish("", "fails", "a", delivery_mode=2)
     simulated.settle()

@@ -80,7 +80,7 @@ def test_a_letter_of_many_entries_can_be_published_again(
 def test_routing_keys_beyond_number_are_left_out_with_their_deaths(
     simulated: SimulatedBroker,
 ) -> None:
-    """Each death has all of them."""
+    """Each death lists all of them."""
     for queue, exchange in (("r", "x"), ("s", "y")):
         simulated.exchange(exchange)
         simulated.queue(queue, message_ttl=10, dead_letter_exchange=exchange)

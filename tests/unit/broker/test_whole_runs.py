@@ -18,7 +18,7 @@ BYTES = [len(body) for body in BODIES]
 
 
 def left_by(limit_bytes: int) -> list[str]:
-    """The messages that a limit leaves: as many of the last as fit."""
+    """Return the messages that a limit leaves: as many of the last ones as fit."""
     sizes = accumulate(reversed(BYTES))
     return BODIES[COUNT - sum(size <= limit_bytes for size in sizes) :]
 
@@ -39,7 +39,7 @@ def runs_of(simulated: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, method:
 
 
 def limit(simulated: SimulatedBroker, definition: dict[str, Any]) -> None:
-    """The queue has a policy from now on."""
+    """Have a policy for the queue from now on."""
     policy = Policy("p", "^q$", definition=definition)
     simulated.vhost.policy_settings.define([policy], operator=False)
     simulated.settle()

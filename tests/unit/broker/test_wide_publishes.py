@@ -38,7 +38,7 @@ def over(simulated: SimulatedBroker) -> int:
 
 
 def drops(simulated: SimulatedBroker) -> list[int]:
-    """Have turns until nothing is to be done: how many queues have dropped in each."""
+    """Have turns until all is done, and return how many queues have dropped in each."""
     found = []
     while simulated.broker.pumping.has_work:
         before = over(simulated)
@@ -84,7 +84,7 @@ def test_few_queues_drop_at_once(simulated: SimulatedBroker) -> None:
 
 
 def test_those_with_other_settings_drop_in_several_turns_too(simulated: SimulatedBroker) -> None:
-    """One of them needs a look at each message, and so all of them are asked."""
+    """One of the queues has to look at each message, so all of them are asked."""
     simulated.queue("other", max_priority=2)
     simulated.bind("all", "other")
     Client(simulated).publish("all", "", "new", priority=1)

@@ -105,7 +105,7 @@ def chunk_bytes(directory: str) -> dict[str, int]:
 
 
 def rows_of(directory: str) -> Rows | None:
-    """All rows; None where the catalog cannot be read."""
+    """Return all rows; None if the catalog cannot be read."""
     image = CatalogImage(os.path.join(directory, "catalog"), plain=False)
     try:
         return {table: image.rows(table) for table in TABLES}

@@ -128,7 +128,7 @@ def test_a_leader_that_takes_long_to_answer_is_asked_once(group: Group) -> None:
 
 
 def test_a_slow_follower_leaves_the_list_and_comes_back(group: Group) -> None:
-    """No ack of it is overdue, and nothing is confirmed sooner than it has it."""
+    """None of its acks is overdue, and nothing is confirmed before the follower has it."""
     slow = last_follower(group)
     slow.sync_s = 1.0
     group.run(3.0)

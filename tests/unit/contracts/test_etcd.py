@@ -41,7 +41,7 @@ KEYS = {"group", STATE, IN_SYNC, *map(member_key, MEMBERS)}
 
 
 class Subject(Protocol):
-    """Either of them, with one way to ask."""
+    """A model or a real etcd, which is asked in the same way."""
 
     def view(self) -> View: ...
 

@@ -52,10 +52,10 @@ class Subject(Protocol):
         """Return what the client has heard since the last call."""
 
     def fill(self) -> None:
-        """Have the outlet not be writable."""
+        """Fill the outlet, so that it is not writable."""
 
     def make_room(self) -> None:
-        """Have it writable again, with all sent that was to be."""
+        """Make the outlet writable again, with everything sent that was to be."""
 
     def fail(self) -> None:
         """Have an answer fail, and see that the client does not go on waiting for it."""

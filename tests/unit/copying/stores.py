@@ -23,7 +23,7 @@ def open_store(directory: str) -> Store:
 
 
 def queue_of(store: Store, name: str) -> Queue:
-    """A queue by its name; made where it is not there."""
+    """Return a queue by its name; create it if it does not exist."""
     for queue in store.queues.values():
         if name_of(queue) == name:
             return queue

@@ -92,7 +92,7 @@ def test_a_segment_that_is_torn_from_its_start_is_left_out(path: Paths) -> None:
 
 
 def test_what_was_durable_before_the_torn_tail_is_no_torn_tail_of_the_copy(path: Paths) -> None:
-    """The last batch that was durable is damaged, and behind it one was torn."""
+    """The last durable batch is damaged, and a batch after it was torn."""
     make_store(path("store"), close=False)
     with open_store(path("store")) as store:
         publish(store, "orders", [b"durable"])

@@ -104,7 +104,7 @@ def _loop_disk(work: str, kind: str) -> Iterator[Disk]:
 
 
 class _CutError(Exception):
-    """The power is cut now."""
+    """Cut the power."""
 
 
 def _work_and_cut(on: Disk, seed: str, _lines: int) -> disk._Told:
@@ -169,7 +169,7 @@ class Group:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        """No process was started."""
+        """Do nothing: no process was started."""
 
     def found(self) -> None:
         """Do nothing: the group exists."""

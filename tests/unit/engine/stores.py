@@ -90,7 +90,7 @@ class Disk:
         )
 
     def note_end(self) -> None:
-        """Have the end of a log that was left by `abandon` noted: what is before it was durable.
+        """Note the end of a log that `abandon` has left: what is before it was durable.
 
         Nothing else is: the next start reads the log from its start again.
         """
@@ -187,7 +187,7 @@ class FailingFile(WrappedFile):
 
 
 def messages(*bodies: bytes, envelope: Envelope = ENVELOPE) -> list[Message]:
-    """New messages."""
+    """Return new messages."""
     return [Message(envelope, body) for body in bodies]
 
 

@@ -11,10 +11,10 @@ from tests.unit.engine.bombs import BOMBS, store_of_two
 
 CPU_S = 60
 TIMEOUT_S = 600
-"""Time on a busy machine means nothing: this much is always enough."""
+"""Seconds that are always enough, also on a busy machine."""
 
 EXPLAINED = ("DamageError", "CatalogDamageError", "UnreadableLogError", "OSError")
-"""How opening one may end: with an error that says which file, and what to do."""
+"""Errors with which opening one may end: each says which file, and what to do."""
 
 TOOL = f"""
 import resource, sys

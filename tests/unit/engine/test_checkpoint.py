@@ -340,7 +340,7 @@ def test_a_requeued_message_keeps_its_place_across_checkpoints(disk: Disk) -> No
 
 
 def test_deliveries_of_a_later_block_are_those_of_its_own_messages(disk: Disk) -> None:
-    """A count says its place in the file, not in the block that it came with."""
+    """A count gives its position in the file, not in the block with which it was read."""
     store = disk.open()
     queue = store.create_queue("q")
     publish_batches(store, queue, [[b"1", b"2"]])

@@ -1,4 +1,4 @@
-"""The checkpoint_state: with checkpoints anywhere it says what a plain dict says."""
+"""The checkpoint state says what a plain dict says, with checkpoints anywhere."""
 
 import contextlib
 import os
@@ -68,7 +68,7 @@ class Plain:
 
 
 class Subject:
-    """The checkpoint_state on a real directory, and the log's counters."""
+    """The checkpoint state on a real directory, and the log's counters."""
 
     def __init__(self, directory: str) -> None:
         for name in ("segments", "index"):

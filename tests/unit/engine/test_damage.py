@@ -1,4 +1,4 @@
-"""Damage: what was durable and is not what was written. Found, named, and it costs nothing else."""
+"""Damage to what was durable is found and named, and costs nothing else."""
 
 import shutil
 from collections.abc import Iterator

@@ -75,7 +75,7 @@ def test_the_kernel_is_asked_for_a_datasync_of_this_file(
 def test_a_sync_that_fails_raises_as_datasync_does(
     datasyncs: KernelDatasyncs, file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No disk here can be made to fail: so the kernel's answer is changed."""
+    """The kernel's answer is changed, as no disk here can be made to fail."""
     wait = datasyncs._wait
 
     def answered(*arguments: Any) -> Any:

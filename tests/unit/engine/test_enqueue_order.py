@@ -103,7 +103,7 @@ def opened(forged: Forged) -> Store:
 
 
 def taken(store: Store) -> dict[int, list[tuple[int, int]]]:
-    """Take and ack all messages of all queues, one by one: sequences and ids."""
+    """Take and ack all messages of all queues, one by one; return sequences and ids."""
     found: dict[int, list[tuple[int, int]]] = {}
     for queue in list(store.queues.values()):
         while run := store.take(queue, 1):

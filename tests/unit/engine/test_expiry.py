@@ -40,7 +40,7 @@ def publish(store: Store, queue: Queue, *expires_ms: int) -> None:
 
 
 def expired(store: Store, queue: Queue, now_ms: int = LATE_MS, *, read: bool = True) -> list[int]:
-    """Withdraw and drop what has expired; the sequences, in the order in which they came."""
+    """Withdraw and drop what has expired; return the sequences in the order in which they came."""
     found: list[int] = []
     while (run := store.withdrawals.withdraw_expired(queue, now_ms, bodies=read)) is not None:
         assert isinstance(run, Run), run

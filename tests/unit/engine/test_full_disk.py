@@ -153,7 +153,7 @@ def test_restarts_on_a_full_disk_serve_and_ack(disk: str, restarts: int) -> None
 
 @pytest.mark.parametrize("moment", range(12))
 def test_others_may_fill_the_disk_at_any_moment(disk: str, moment: int) -> None:
-    """Publishers are refused or not; all that was promised is there, and nothing else ends."""
+    """Publishers may be refused, but all that was promised is there, and nothing else fails."""
     store, (queue,) = filled(disk)
     others = Others(disk)
     expected = 400

@@ -376,7 +376,7 @@ def test_a_large_batch_is_encoded_when_it_is_written(
 
 
 def small_batches(log: Log, count: int, size: int = 4000) -> list[int]:
-    """Publish one at a time. The size of the file after each."""
+    """Publish messages one at a time; return the size of the file after each."""
     sizes = []
     for number in range(count):
         publish(log, b"x" * size, first_sequence=number + 1)

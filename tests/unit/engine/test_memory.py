@@ -40,7 +40,7 @@ def held(queue: Queue) -> int:
 
 
 def check(store: Store) -> None:
-    """The counts agree with what is there."""
+    """Check that the counts agree with what is there."""
     assert [queue.memory_bytes for queue in store.queues.values()] == [
         held(queue) for queue in store.queues.values()
     ]

@@ -47,7 +47,7 @@ def paged(disk: Disk, count: int = COUNT) -> tuple[Store, Queue, Queue]:
 
 
 def check(queue: Queue) -> None:
-    """Counts are right, and what is paged overlaps nothing."""
+    """Check that counts are right, and that paged runs do not overlap."""
     assert queue.paged_count == sum(file.live for file in queue.paged)
     assert queue.ready.count == sum(run.count for run in queue.ready)
     spans = [(run.first_sequence, run.end) for run in queue.ready]
@@ -57,7 +57,7 @@ def check(queue: Queue) -> None:
 
 
 def drained(store: Store, queue: Queue) -> list[int]:
-    """Take and ack everything; the sequences, each checked against its body."""
+    """Take and ack everything; return the sequences, each checked against its body."""
     found = []
     while queue.ready_count:
         run = store.take(queue, 1000)

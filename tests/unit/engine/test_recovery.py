@@ -25,7 +25,7 @@ from tests.unit.engine.stores import (
 
 
 def crash_with(disk: Disk, *batches: list[bytes]) -> list[int]:
-    """Sync batches to queue q and die. The segment's size before each batch and at the end."""
+    """Sync batches to queue q and die; return the segment's size before each and at the end."""
     store = disk.open()
     offsets = publish_batches(store, store.create_queue("q"), batches)
     store.abandon()

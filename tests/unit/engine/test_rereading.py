@@ -40,7 +40,7 @@ def disk(tmp_path: Path) -> Disk:
 
 
 def wait(disk: Disk, store: Store, ms: int = 10_000) -> dict[str, int]:
-    """Let time pass. Returns how many messages of which queue can be read again."""
+    """Let time pass; return how many messages of which queue can be read again."""
     assert isinstance(disk.clock, SimulatedClock)
     disk.clock.advance(ms)
     return {str(queue.definition): count for queue, count in store.read_again().items()}
@@ -257,7 +257,7 @@ def aside(tmp_path: Path) -> Disk:
 
 
 def written_aside(store: Store, *queues: Queue) -> list[bytes]:
-    """Publish transient messages, which leave memory. Returns their bodies."""
+    """Publish transient messages, which leave memory, and return their bodies."""
     written = [b"%d" % number * 400 for number in range(1, 7)]
     for body in written:
         store.publish(list(queues), messages(body, envelope=TRANSIENT))

@@ -40,7 +40,7 @@ def publish(store: Store, queue: Queue, body: bytes = bytes(10_000)) -> None:
 
 
 def fill(store: Store, queue: Queue) -> int:
-    """Publish until the store refuses. Returns how many batches it took."""
+    """Publish until the store refuses, and return how many batches it took."""
     for batches in range(1000):
         try:
             publish(store, queue)

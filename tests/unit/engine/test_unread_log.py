@@ -67,7 +67,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Written:
 
 
 def write(store: Store, *, queue_name: str, body: bytes) -> int:
-    """Publish a message, durably; its sequence."""
+    """Publish a message durably, and return its sequence."""
     queue = queue_named(store, queue_name)
     sequence = queue.next_sequence
     store.publish([queue], messages(body))
@@ -76,18 +76,18 @@ def write(store: Store, *, queue_name: str, body: bytes) -> int:
 
 
 def unreadable(written: Written) -> Files:
-    """The batch's pages cannot be read, but for what others share."""
+    """Return files in which the batch's pages cannot be read, but for those that others share."""
     first = (written.start + PAGE - 1) // PAGE * PAGE
     return UnreadableFiles(OsFiles(), (written.disk.path(1), first, written.end))
 
 
 def rotten(written: Written) -> OsFiles:
-    """Have the bytes of the log read as zeros."""
+    """Return files in which the batch's bytes are read as zeros."""
     return ZeroFiles(written.disk.path(1), written.start, written.end)
 
 
 class ZeroFiles(OsFiles):
-    """Files of which one comes back with zeros in it."""
+    """Files of which one is read with zeros in it."""
 
     def __init__(self, path: str, start: int, end: int) -> None:
         self._path = path
@@ -117,7 +117,7 @@ class ZeroFile(WrappedFile):
 
 
 def missing(written: Written) -> OsFiles:
-    """The file is not there, for one start."""
+    """Return files in which the segment is missing, for one start."""
     path = written.disk.path(1)
 
     class WithoutIt(OsFiles):

@@ -60,7 +60,7 @@ def client(
     known: EtcdIdentity | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> EtcdClient:
-    """Make a client that gives up at once only those who would never answer."""
+    """Make a client that gives up at once only on servers that would never answer."""
     settings = EtcdSettings(tuple(one.url for one in servers))
     made = EtcdClient(settings, PREFIX, known, timeout_s=PATIENT_S, clock=clock)
     for server, asked in zip(servers, made._endpoints, strict=True):

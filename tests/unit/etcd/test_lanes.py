@@ -48,7 +48,7 @@ def held() -> Generator[Held]:
 
 
 def test_a_read_stands_for_those_that_wait_behind_it_and_for_no_others(held: Held) -> None:
-    """One that was asked for after a transaction must see it."""
+    """A read that was asked for after a transaction must see it."""
     held.put("read", "read", "transaction", "read", "read", "transaction", "transaction", "last")
     held.let_go()
     wait_until(lambda: held.done[-1] == "last")

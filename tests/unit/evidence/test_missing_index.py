@@ -47,7 +47,7 @@ def ready(store: Store) -> int:
 
 
 def drained(store: Store) -> list[int]:
-    """Take all that is ready. Returns the sequences, in order."""
+    """Take all that is ready, and return the sequences in order."""
     orders = next(iter(store.queues.values()))
     found = []
     while isinstance(run := store.take(orders, 1), Run):

@@ -47,7 +47,7 @@ def ids_of(store: Store) -> list[int]:
 
 
 def taken_away(directory: Path, number: int) -> Path:
-    """Move a segment out of the store. Returns where it is."""
+    """Move a segment out of the store, and return where it is."""
     return Path(shutil.move(segment(directory, number), directory.parent / str(number)))
 
 
@@ -278,7 +278,7 @@ def full(_catalog: LmdbCatalog, _changes: list[Change]) -> None:
 
 
 def test_the_notes_that_tell_of_it_are_kept_until_then(directory: Path) -> None:
-    """However often the broker is killed before its first checkpoint."""
+    """The notes stay, however often the broker is killed before its first checkpoint."""
     taken_away(directory, 4)
     clock = ManualClock()
     for _ in range(5):

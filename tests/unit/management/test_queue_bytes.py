@@ -35,7 +35,7 @@ def sizes(bodies: list[str]) -> tuple[int, int]:
 
 
 def check(server: SimulatedServer, queue: Queue, unacked: list[str]) -> None:
-    """Compare what is told with a recount. Bodies say with their first letter what survives."""
+    """Compare what is told with a recount. The first letter of a body says whether it survives."""
     figures = amounts(queue)
     ready = ready_bodies(server, queue)
     count, size = sizes([*ready, *unacked])

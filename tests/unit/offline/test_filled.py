@@ -1,4 +1,4 @@
-"""The last segment while a broker runs: it is filled with zeros ahead of use, and overwritten."""
+"""The last segment is filled with zeros ahead of use and overwritten while a broker runs."""
 
 from __future__ import annotations
 

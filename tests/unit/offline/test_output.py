@@ -1,4 +1,4 @@
-"""The file that a tool writes where a user named it."""
+"""Tests of the file that a tool writes to a path that the user gave."""
 
 import os
 import stat

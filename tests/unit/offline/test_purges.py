@@ -1,4 +1,4 @@
-"""A purge that can be undone is sound for a check, and for a repair, and in no queue."""
+"""Purged messages that can be restored are sound for checks and repairs, and in no queue."""
 
 import json
 from pathlib import Path

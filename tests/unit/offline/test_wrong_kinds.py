@@ -154,7 +154,7 @@ def repair(command: Command, directory: str, name: str, without: int) -> None:
 
 
 def exported(command: Command, directory: str) -> int:
-    """Export a store. Returns how many messages were."""
+    """Export a store, and return the number of its messages."""
     outcome = command("export", directory, f"{directory}.jsonl", "--json")
     assert outcome.code in (0, 1), outcome
     return sum(json.loads(outcome.out)["messages"].values())

@@ -32,7 +32,7 @@ _MAX_CALLS = 400
 
 
 class Kill(Protocol):
-    """Do something in a process that dies at its n-th change. Returns whether it did die."""
+    """Do something in a process that dies at its n-th change; return whether it did die."""
 
     def __call__(self, verb: str, directory: str, plan: str, last: int) -> bool: ...
 

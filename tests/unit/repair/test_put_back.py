@@ -34,7 +34,7 @@ def segment(directory: Path, number: int) -> Path:
 
 
 def taken_away(directory: Path, number: int) -> Path:
-    """Move a segment out of the store. Returns where it is."""
+    """Move a segment out of the store, and return where it is."""
     return Path(shutil.move(segment(directory, number), directory.parent / str(number)))
 
 

@@ -101,7 +101,7 @@ class Led:
         self.store.log.complete(batch)
 
     def publish(self, body: bytes) -> list[str]:
-        """Have a message written in a thread. Returns what happened, in the end."""
+        """Have a message written in a thread, and return what happened in the end."""
         happened: list[str] = []
         batch = self.sealed(body)
 

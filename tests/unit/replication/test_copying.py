@@ -176,7 +176,7 @@ def test_the_metrics_of_a_leader_that_sends_a_copy(leader: Leader) -> None:
 
 
 def test_what_was_received_before_is_not_sent_again(leader: Leader) -> None:
-    """Unless it is another file by now: of another size, or with other content."""
+    """Files are sent again only if they changed: in size, or in content."""
     frames: list[Frame] = []
     leader.send(frames.append)
     contents: dict[str, bytes] = {}

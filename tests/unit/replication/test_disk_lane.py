@@ -357,7 +357,7 @@ def test_a_copy_goes_on_with_what_was_received_before(lane: Lane) -> None:
 
 
 def test_no_more_is_read_of_a_copy_than_the_disk_takes(lane: Lane) -> None:
-    """Four MiB wait for it at most, and one more piece."""
+    """At most four MiB and one more piece wait for the disk."""
     taken, goes_on = threading.Event(), threading.Event()
 
     def hang(term: int) -> None:

@@ -116,7 +116,7 @@ def address(settings: ClusterSettings) -> str:
 def test_frames_pass_both_ways_at_once(
     settings: ClusterSettings, connections: Connections, asked: Purpose
 ) -> None:
-    """Large ones one way, many small ones the other way. Over TLS they need no tags."""
+    """Large frames go one way, many small ones the other way. Over TLS they need no tags."""
     ours, of_dialer = MemberDialer(settings).connect(address(settings), SECRET, asked)
     theirs, of_listener = connections.sockets.get(timeout=WAIT_S)
     has_tags = asked is Purpose.TAGGED_STREAM and settings.certificates is None

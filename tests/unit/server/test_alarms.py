@@ -132,7 +132,7 @@ def test_a_directory_that_is_gone_is_no_full_disk(caplog: pytest.LogCaptureFixtu
 
 
 class Publisher:
-    """A connection that is blocked, and notes that it goes on."""
+    """A blocked connection, which notes that it goes on."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -27,7 +27,7 @@ from tests.calls import Counts
 from tests.fuzz.simulated import SimulatedClient, SimulatedServer
 
 READS = 5
-"""How many reads are measured; as many before them fill the caches."""
+"""The number of reads that are measured; as many before them fill the caches."""
 
 EXCHANGE = "topics"
 
@@ -155,7 +155,7 @@ class Flow:
         self._count(client.connection.receive, octets, self._server.now_s)
 
     def _round(self) -> int:
-        """Do what follows a read: hand out, commit, confirm, write. Returns the last confirm."""
+        """Do what follows a read: hand out, commit, confirm, write; return the last confirm."""
         self._count(self._server.broker.pumping.pump)
         self._count(self._server.store.sync)
         self._take(self._consumer)
@@ -165,7 +165,7 @@ class Flow:
         return self._take(self._publisher)
 
     def _take(self, client: SimulatedClient) -> int:
-        """Reads what the broker writes. Returns the last confirm in it."""
+        """Read what the broker writes, and return the last confirm in it."""
         outbox = client.connection.outbox
         was_writable = outbox.is_writable
         octets = b""

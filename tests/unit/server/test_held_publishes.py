@@ -33,14 +33,14 @@ class Case:
         return SimulatedClient.opened(self.server, channels=3)
 
     def ask(self, channel: int, *asked: Method) -> list[str]:
-        """Send methods; the names of what is answered."""
+        """Send methods, and return the names of the answers."""
         return [answer.method.name for answer in self.client.ask(channel, *asked)]
 
     def publish(self, channel: int, *bodies: bytes) -> None:
         self.client.send(b"".join(publish(channel, "q", body) for body in bodies))
 
     def clear(self) -> None:
-        """The alarm is over."""
+        """Clear the alarm."""
         self.alarm.is_blocking = False
         self.client.connection.unblock()
         self.server.settle()
@@ -174,7 +174,7 @@ def test_an_error_on_the_channel_drops_what_it_held_and_nothing_else(case: Case)
 
 
 def test_no_more_is_held_than_little(case: Case) -> None:
-    """A client with consumers may have more of it: each of its acks may be behind a publish."""
+    """A client with consumers may hold more: each of its acks may be behind a publish."""
     case.alarm.is_blocking = True
     case.publish(1, bytes(10_000))
     assert not case.is_paused()

@@ -30,7 +30,7 @@ def has_answers(sock: socket.socket) -> bool:
 
 async def declares() -> list[tuple[int, bool]]:
     """Declare a queue with each client, and then a virtual host. Returns how many queues were in
-    each commit, and whether anybody had been answered before.
+    each commit, and whether any client had been answered before.
     """
     commits: list[tuple[int, bool]] = []
     async with some_clients(CLIENTS) as (app, socks):

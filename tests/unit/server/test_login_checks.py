@@ -8,7 +8,7 @@ from amqpstore_server.logins.login_checks import MAX_CHECKS, LoginChecks
 
 
 class Checks:
-    """Checks that go on until `end`; who had a turn is in `begun`."""
+    """Checks that go on until `end`; `begun` has the users that had a turn."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

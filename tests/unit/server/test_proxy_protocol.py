@@ -65,7 +65,7 @@ HEADERS = {
 
 
 def read(content: bytes) -> tuple[Addresses | None, bytes]:
-    """Read a header as from a socket. Returns whom it names, and what is left."""
+    """Read a header as from a socket; return whom it names, and what is left."""
     header = b""
     while count := missing_bytes(header):
         if not (piece := content[len(header) :][:count]):

@@ -59,7 +59,7 @@ async def answers(password: str) -> list[tuple[int, ...]]:
 def test_a_password_that_was_right_before_is_decided_at_once(
     password: str, expected: list[tuple[int, ...]]
 ) -> None:
-    """A wrong one waits for its turn among those that are checked."""
+    """A wrong login waits for its turn among those that are checked."""
     assert trio.run(answers, password) == expected
 
 

@@ -14,7 +14,7 @@ from amqpstore_server.protocol.frames import method_frame
 
 FAST_S, SLOW_S = 0.001, 0.1
 MANY = 1_000_000
-"""Messages of a read: so many that no time is too long for them."""
+"""Number of messages of a read, for which no time is too long."""
 
 
 def after(*reads: tuple[int, float]) -> int:

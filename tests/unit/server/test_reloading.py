@@ -50,7 +50,7 @@ class Reloadables:
 
 
 async def _reloaded(reloadables: Reloadables, load: Callable[[], Config]) -> tuple[Config, str]:
-    """Reload once. Returns the configuration in force then, and what was said."""
+    """Reload once; return the configuration in force then, and what was said."""
     said: list[str] = []
     done = trio.Event()
 

@@ -26,7 +26,7 @@ EMPTY = {"version": "1", "violated": False, "invariants": {}, "scenarios": []}
 
 
 def put(directory: Path, content: object) -> str:
-    """Write a report of a drill. Returns its name."""
+    """Write a report of a drill, and return its name."""
     path = write_report(str(directory), "drill", NOW, json.dumps(content))
     return os.path.basename(path)
 

@@ -109,7 +109,7 @@ class Publisher:
 
 
 def declare(client: WireClient, queue: str) -> int:
-    """Declare a durable queue. Returns how many messages are ready in it."""
+    """Declare a durable queue, and return how many messages are ready in it."""
     client.send(wire_client.queue_declare(1, queue, bits=0b010))
     arguments = client.expect(wire_client.QUEUE_DECLARE_OK, 1).arguments
     return int.from_bytes(arguments[-8:-4], "big")

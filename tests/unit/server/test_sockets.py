@@ -73,7 +73,7 @@ async def returns(sockets: Sockets) -> bool:
 
 
 def set_limits(sockets: Sockets, **seconds: Any) -> None:
-    """Give them other limits from now on."""
+    """Give the sockets other limits from now on."""
     sockets.limits = sockets.limits._replace(**seconds)
 
 

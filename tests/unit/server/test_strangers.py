@@ -61,7 +61,7 @@ def test_of_a_crowd_a_few_are_logged_and_the_others_are_counted(
 def test_strangers_leave_nothing_to_do(
     ended: list[SocketConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No queue is looked at, and no batch started, because of them."""
+    """Because of strangers, no queue is looked at and no batch is started."""
     woken: list[LoopRounds] = []
     wake = LoopRounds.wake
 

@@ -1,4 +1,4 @@
-"""Messages out of a store and into another: each as it was, all of them or none."""
+"""Messages go from one store to another: each as it was, and all of them or none."""
 
 import io
 import os

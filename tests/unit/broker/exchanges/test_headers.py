@@ -144,7 +144,7 @@ def test_a_timestamp_is_equal_to_itself_though_arguments_are_kept_as_plain_value
 
 @given(value=field_values())
 def test_every_value_equals_itself(value: FieldValue) -> None:
-    """C15: of any type that a table can hold."""
+    """C15: values may have any type that a table can hold."""
     assert matches({"a": value}, {"a": value})
 
 

@@ -135,7 +135,7 @@ def test_a_destination_with_two_bindings_keeps_the_one_that_is_left() -> None:
 )
 @pytest.mark.parametrize("key", [".".join("a" * 128), "." * 254], ids=["words", "empty"])
 def test_work_is_bounded_by_words_times_bits(patterns: list[str], key: str) -> None:
-    """No combinatorial blow-up, whatever the wildcards."""
+    """The work does not grow exponentially, whatever the wildcards."""
     exchange = made(TopicExchange)
     for number, pattern in enumerate(patterns):
         bind(exchange, destination(str(number)), pattern)
