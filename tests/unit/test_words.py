@@ -1,8 +1,8 @@
-"""Words that have to be decoded do not come back: in docstrings, comments and names of our modules.
+"""Words that readers have to decode do not come back: in docstrings, comments and names of our code.
 
-Each rule looks at one position, so that plain English does not fall with the bad: at the beginnings
-of docstrings, at docstrings and comments, at names of functions, at variables of long functions, at
-names that others read.
+Each rule looks at one position only, so that it does not complain of plain English: the beginnings
+of docstrings, docstrings and comments, names of functions, variables of long functions, or names
+that other modules read.
 """
 
 import ast
@@ -126,7 +126,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def beginnings(modules: Sources) -> Iterator[str]:
-    """Docstrings that begin with a pronoun or a conjunction."""
+    """Yield docstrings that begin with a pronoun or a conjunction."""
     for module, text in modules.items():
         for _, line, docstring in docstrings(parsed(text)):
             if word := PRONOUNS.match(docstring):
@@ -134,7 +134,7 @@ def beginnings(modules: Sources) -> Iterator[str]:
 
 
 def questions(modules: Sources) -> Iterator[str]:
-    """Docstrings that begin with a question."""
+    """Yield docstrings that begin with a question."""
     for module, text in modules.items():
         for node, line, docstring in docstrings(parsed(text)):
             word = QUESTIONS.match(docstring)
@@ -143,7 +143,7 @@ def questions(modules: Sources) -> Iterator[str]:
 
 
 def phrases(modules: Sources) -> Iterator[str]:
-    """Phrases in docstrings and comments that stand for a number or a noun."""
+    """Yield phrases in docstrings and comments that stand for a number or a noun."""
     for module, text in modules.items():
         of_docstrings = [(line, prose) for _, line, prose in docstrings(parsed(text))]
         for line, prose in [*of_docstrings, *comments(text)]:
@@ -152,7 +152,7 @@ def phrases(modules: Sources) -> Iterator[str]:
 
 
 def commands_as_answers(modules: Sources) -> Iterator[str]:
-    """Functions that are called as if they answered, and return nothing."""
+    """Yield functions that are named as if they answered, and return nothing."""
     for module, text in modules.items():
         for node in ast.walk(parsed(text)):
             if (
@@ -165,7 +165,7 @@ def commands_as_answers(modules: Sources) -> Iterator[str]:
 
 
 def placeholders(modules: Sources) -> Iterator[str]:
-    """Variables and arguments of long functions that do not say what they are."""
+    """Yield variables and arguments of long functions that do not say what they are."""
     for module, text in modules.items():
         for function in ast.walk(parsed(text)):
             if (
@@ -192,7 +192,7 @@ def bound_by(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 
 
 def pairs(modules: Sources) -> Iterator[str]:
-    """Limits of one module that two words for the same thing tell apart."""
+    """Yield limits of one module whose names differ only in words that mean the same."""
     for module, text in modules.items():
         names = {
             node.id.lstrip("_")
@@ -211,8 +211,8 @@ def pairs(modules: Sources) -> Iterator[str]:
 
 
 def vague_names(modules: Sources) -> Iterator[str]:
-    """Modules, classes, functions, attributes and constants whose names have a vague word. Names of
-    tests are sentences, and may.
+    """Yield modules, classes, functions, attributes and constants whose names have a vague word.
+    Names of tests are sentences, and may have one.
     """
     for module, text in modules.items():
         kept = NAMED_OUTSIDE.get(module, set())
@@ -341,7 +341,7 @@ def module_names(modules: Iterable[str]) -> Counter[str]:
 
 
 def wrong_names(names: Counter[str]) -> list[str]:
-    """The names that more modules have than may, and those that fewer have than are listed."""
+    """Return the names that more modules have than may, or fewer than are listed."""
     return [
         f"{name}: {names[name]} modules, {ALIKE.get(name, 'at most 3')} expected"
         for name in sorted(names.keys() | ALIKE.keys())
