@@ -1,4 +1,4 @@
-"""Words that readers have to decode do not come back: in docstrings, comments and names of our code.
+"""Words that readers have to decode do not come back: in docstrings, comments and names of modules.
 
 Each rule looks at one position only, so that it does not complain of plain English: the beginnings
 of docstrings, docstrings and comments, names of functions, variables of long functions, or names
