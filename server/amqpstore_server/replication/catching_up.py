@@ -26,7 +26,11 @@ def catch_up(asked: CatchUp, companion: LeaderCompanion, log: MemberLog) -> Call
         try:
             write(companion.snapshot())
             for sealed in log.reader().sealed(end):
+                # Renewed with each batch: on a narrow link the catch-up lasts longer than a
+                # segment is held, and the next one must not be removed before it is read.
                 log.hold(sealed.segment)
+                # What is sealed from here on reaches the follower as a live frame; sent twice, it
+                # would be a batch out of order there.
                 if ReplicaPosition.of_lsn(sealed.lsn).number > asked.number:
                     return
                 write(_shipped(sealed, companion.term))

@@ -63,7 +63,11 @@ class LeaderCompanion:
         sealed = SealedBatch.of(batch)
         # Joined once, for the file here and for all followers.
         batch.buffers = [sealed.content]
+        # Sent before it is written here: the followers' syncs then run beside this one, and a
+        # confirm waits for the slowest disk and not for the sum of two.
         shipped = self._leading.seal(sealed.layout(), sealed.content)
+        # Nothing of the batch has been written yet: it is refused as a whole, and clients publish
+        # it again elsewhere.
         if shipped is None:
             raise DeposedError(self._directory, self._deposed or "another member may lead by now")
         if shipped.position.lsn != sealed.lsn:
@@ -76,6 +80,8 @@ class LeaderCompanion:
         if shipped is None or sealed is None:
             raise ValueError("the batch was not begun")
         self._sealed = self.busy_since = None
+        # The log first: `synced` may commit the batch at once, and a follower that then says hello
+        # has to find it.
         self._log.wrote(named_batch(sealed, batch.first_id + len(batch.lengths)))
         self._leading.synced(shipped.term, shipped.seq)
 
@@ -94,6 +100,8 @@ class LeaderCompanion:
             # Asked first: what was committed stays so, whoever leads by now.
             if self._committed >= shipped.seq:
                 return True
+            # The batch may be durable on followers and come back with the next leader. It was not
+            # confirmed, so both outcomes are allowed.
             if self._deposed:
                 raise DeposedError(self._directory, self._deposed)
             # Under the lock of `committed`, which calls `on_committed` for it: no call is missed.
@@ -108,6 +116,8 @@ class LeaderCompanion:
         definition = self._leading.define(number, content)
         if definition is None:
             raise DeposedError(self._directory, self._deposed or "another member may lead by now")
+        # A definition may be committed before this line; `when_defined` then finds `_committed`
+        # beyond it.
         with self._lock:
             self._defined = definition.seq
 
@@ -160,6 +170,8 @@ class LeaderCompanion:
             is_awaited = 0 < self._awaited <= seq
             if is_awaited:
                 self._awaited = 0
+        # Outside the lock: the callbacks take locks of their own, which other threads hold when
+        # they ask here.
         if is_awaited:
             self.on_committed()
         if is_settled:
@@ -169,6 +181,8 @@ class LeaderCompanion:
         """End the leadership of this member: none of its clients waits any more."""
         with self._lock:
             self._deposed = reason
+            # The committer's thread may stand in `is_committed` for a batch that will never be
+            # committed.
             self._changed.notify_all()
         self.on_committed()
 

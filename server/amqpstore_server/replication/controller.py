@@ -186,12 +186,16 @@ class Controller:
         if it answers.
         """
 
+        # A follower says goodbye, so that its leader does not wait for its acks until a timeout. A
+        # leader has been told by `stop` before, and has handed over by now.
         def stop(member: GroupMember, now: float) -> None:
             if member.leader is None:
                 member.stop(now)
 
         self._tell(stop)
         until = time.monotonic() + _RESIGNED_S
+        # Only what was asked of etcd is waited for, with a limit: a stop must not hang where etcd
+        # does.
         while self._attempts and time.monotonic() < until:
             time.sleep(_TICK_S)
         self._closed.set()
@@ -216,6 +220,8 @@ class Controller:
         """Let something happen to the state machine, under its lock, and obey it."""
         with self._lock:
             try:
+                # The clock is read under the lock: two threads could otherwise bring their times
+                # in the wrong order.
                 result = happen(self.member, time.monotonic())
                 self._obey()
             except BaseException as error:
@@ -270,6 +276,7 @@ class Controller:
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, EtcdEffect):
             if isinstance(effect, Attempt):
+                # Before it is sent: the answer may come in another thread before this one goes on.
                 self._attempts.add(effect.transaction.request)
             self._etcd.carry_out(effect)
         elif isinstance(effect, LinkEffect):
@@ -303,8 +310,11 @@ class Controller:
             case Exit(reason):
                 # Threads of this process hang, so it cannot end in order.
                 _log.critical("the process ends", extra={"reason": reason})
+                # First, so that followers see the connection end and need not wait out the lease
+                # of a process that is about to exit.
                 for number in list(self._links):
                     self._hang_up(number)
+                # Not `sys.exit`, which waits for threads that hang in a system call.
                 threading.Timer(_LAST_WORDS_S, os._exit, (_EXIT_UNFIT,)).start()
             case TellOperator(text):
                 _log.warning("%s", text)
@@ -313,11 +323,14 @@ class Controller:
 
     def _step_down(self, reason: str) -> None:
         _log.warning("this member leads no longer", extra={"reason": reason})
+        # Followers must not ack what this member still sends: it may lead no longer by then.
         for number in list(self._links):
             self._hang_up(number)
         if self._companion is not None:
             self._companion.depose(reason)
         self.orders.depose(reason)
+        # With `Open` in the lane already, the store is opened and closed in `serving`, which then
+        # asks for `Follow` itself; asked here too, it would be opened twice.
         if not self._has_released:
             # The store has not been asked for yet.
             self._lane.put(Follow())
@@ -330,6 +343,8 @@ class Controller:
             # The next ones are tried again. Without the first, this member does not stand.
             _log.error("MEMBER cannot be written", extra={"reason": reason_of(error)})
             return
+        # Only once it is durable: another process with the same MEMBER is known by its generation,
+        # and one that a power cut takes back would be given twice.
         self._tell(lambda member, _: member.noted(effect.notes))
 
     # The leader's store: see `Leading` and `Orders`.
@@ -380,6 +395,8 @@ class Controller:
         self._dialer.dial(dial.address, secret, self._connected, purpose)
 
     def released(self, term: int) -> None:
+        # In one step with `opening_since`: between the two, a tick would judge a leader without a
+        # companion.
         with self._lock:
             companion = LeaderCompanion(self, self.log, self._directory, term)
             self._companion = companion
@@ -392,11 +409,15 @@ class Controller:
             self._has_released = False
             self.opening_since = None
             self.orders.reset()
+            # Last: from here on it may stand again, and must not find the orders of the leadership
+            # before.
             member.closed(now)
 
         self._tell(close)
 
     def not_persisted(self, error: DiskFullError) -> None:
+        # A candidate that has won cannot lead in a term that its disk has not recorded: after a
+        # restart it could append under an old one.
         if self.member.leader is not None:
             self.orders.fail(error)
         else:
@@ -405,6 +426,8 @@ class Controller:
 
     def stream_failed(self) -> None:
         def hang_up(member: GroupMember, _now: float) -> None:
+            # Those that it dialled only: on a leader, links from followers have nothing to do with
+            # its own disk.
             for number in list(self._dialled):
                 self._hang_up(number)
                 member.disconnected(number)
@@ -439,6 +462,8 @@ class Controller:
 
     def attempted(self, request: str, outcome: Outcome, revision: int) -> None:
         self._attempts.discard(request)
+        # An `UNKNOWN` outcome is passed on as such. Repeating a transaction whose answer was lost
+        # is how jetcd lost updates.
         self._tell(lambda member, now: member.attempted(request, outcome, revision, now))
 
     def kept_alive(self, lease: int, asked_at: float, *, is_alive: bool) -> None:
@@ -456,6 +481,8 @@ class Controller:
                 extra={"peer": peer},
             )
         with self._lock:
+            # The role may have changed since the handshake began. A follower that is refused dials
+            # whomever etcd names now.
             if self.member.leader is None or self._closed.is_set():
                 sock.close()
                 return
@@ -468,6 +495,8 @@ class Controller:
     def _let_in(self, sock: MemberSocket) -> None:
         """Have a client accepted that a follower passes on."""
         try:
+            # Over TLS between members the client would have to be read here, to be passed on in
+            # another connection.
             if not isinstance(sock, socket.socket):
                 raise ProxyHeaderError("clients are not passed on over TLS")  # noqa: TRY301
             client = ProxiedSocket.of(sock)
@@ -510,6 +539,8 @@ class Controller:
     def received(self, link: int, frame: Frame) -> None:
         if isinstance(frame, Hello):
             with self._looking_up:
+                # Each redial sends another Hello, and each look-up reads segments: those of
+                # connections that are gone would pile up before the one that counts.
                 if link in self._links:  # else it has connected again meanwhile
                     self.log.look_up(frame.tail)
         if isinstance(frame, StorePiece):
@@ -546,6 +577,7 @@ class Controller:
         found = self._links.get(link)
         if found is None:
             return
+        # A batch goes to all followers as one object: it is encoded once.
         if self._encoded is None or self._encoded[0] is not frame:
             self._encoded = frame, encode(frame)
         found.send(self._encoded[1], is_urgent=frame.__class__ is Beat)

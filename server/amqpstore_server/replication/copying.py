@@ -55,6 +55,8 @@ def send_copy(
         pinned = log.copies(str(link))
         counts.left_bytes[link] = 0
         try:
+            # Under the catalog's lock: a checkpoint or a compaction that committed in between
+            # would remove files that the copied rows still name.
             source = companion.pinned(lambda source: _pin(source, directory, pinned))
             began = time.monotonic()
             sizes = _sizes(source, pinned)
@@ -69,15 +71,20 @@ def send_copy(
                 counts.left_bytes[link] = piece.total - piece.sent
                 _write_slowly(write, piece)
                 counts.sent_bytes += len(piece.content)
+            # The rows last: a follower whose link breaks before this has files, and no catalog
+            # that claims them.
             write(StoreCopy(companion.term, source.copy(sizes).encode()))
             extra["seconds"] = round(time.monotonic() - began, 3)
             _log.info("a copy of the store was sent", extra=extra)
+        # Trying again would not help: the follower is told why, for its operator.
         except ValueError as error:
             write(Refused(f"it needs a copy of the whole store, and {error}"))
         except DamageError as error:
             raise OSError(str(error)) from error
         finally:
             del counts.left_bytes[link]
+            # Links of a copy that a crash has cut off are removed by the next start, in
+            # `KeptSegments`.
             shutil.rmtree(pinned, ignore_errors=True)
 
     return job
@@ -117,6 +124,8 @@ def _sizes(source: CopySource, pinned: str) -> dict[str, int]:
     for name, size in source.sizes.items():
         with suppress(FileNotFoundError):
             there = os.stat(_path(pinned, name)).st_size
+            # Segments and index files are appended to while they are sent. What lies behind the
+            # recorded end is not in the copied rows, and may be the first half of a batch.
             found[name] = there if size is None else min(size, there)
     return found
 
@@ -137,9 +146,13 @@ def _pieces(
                 sent += size
                 yield StorePiece(term, name, size, sent, total, b"")
                 continue
+            # An empty file has a piece as well, or the follower would miss a file that a row
+            # names.
             for offset in range(0, max(size, 1), _PIECE_BYTES):
                 wanted = min(_PIECE_BYTES, size - offset)
                 content = os.pread(file.fileno(), wanted, offset)
+                # Somebody has cut a pinned file by hand. Padding it would be a copy with a hole
+                # under a sound catalog.
                 if len(content) < wanted:
                     raise OSError(f"{name} of the copy has become shorter than {size} bytes")
                 sent += wanted
@@ -154,5 +167,7 @@ def _is_same(descriptor: int, size: int, received: ReceivedFile) -> bool:
     for offset in range(0, size, _PIECE_BYTES):
         with _slowly():
             content = os.pread(descriptor, min(_PIECE_BYTES, size - offset), offset)
+            # The size alone proves nothing: after a power cut the follower may have the length of
+            # a file, and zeros in it.
             checksum = crc32c(content, checksum)
     return checksum == received.checksum

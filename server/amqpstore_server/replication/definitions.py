@@ -69,6 +69,8 @@ class ReplicatedCatalog:
     def commit(self, changes: Sequence[Change]) -> None:
         shipped = [one for one in changes if one.table in SHIPPED or one[:2] == _COUNTER]
         with self._lock:
+            # Here first: if this commit fails, the client is told so, and followers must not have
+            # it either. A crash behind it leaves a definition here that no client was told of.
             self._catalog.commit(changes)
             if not shipped:
                 return

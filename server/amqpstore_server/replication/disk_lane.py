@@ -168,6 +168,8 @@ class DiskLane:
     def close(self) -> None:
         """Close the store behind what was asked for, and return when the thread has ended."""
         self._jobs.put(None)
+        # A process that exits under the thread would leave the log without its last sync, and the
+        # next start with a tail to examine.
         self._thread.join()
 
     def _work(self) -> None:
@@ -184,9 +186,11 @@ class DiskLane:
             self._busy(self._close)
         except BaseException as error:  # noqa: BLE001 - it ends the process
             if self._store is not None:
+                # Not `close`, which would write a checkpoint with a store that has just failed.
                 self._store.abandon()
             self._answers.failed(error)
         finally:
+            # A link's thread may stand in `wait_for_room`, and nothing would wake it any more.
             self._has_ended = True
             self._note_waiting(0)
 
@@ -208,9 +212,11 @@ class DiskLane:
             self._follow()
             return
         store = self._store
+        # The leader that has the store by now writes the log itself.
         if store is None:
             return  # of a stream that has ended with the leadership
         if isinstance(effect, Open):
+            # Before the store is closed: the unfinished segment has an open file in it.
             self._forget_stream()
             self._close()
             self._answers.released(effect.term)
@@ -249,6 +255,8 @@ class DiskLane:
                     self._commit(store)
                 case Discard(behind):
                     self._discard_behind = behind
+                    # Nothing is cut yet. If the leader dies before it has sent what comes behind,
+                    # this member still has its whole log, with all that it knows to be confirmed.
                     self._answers.discarded()
                 case Restore(snapshot):
                     self._restore(store, snapshot.number, snapshot.content)
@@ -265,14 +273,20 @@ class DiskLane:
                     self._receive(store, piece)
                 case Adopt(copy, common):
                     replacement = self._replacement or store.replacement()
+                    # Recorded durably before the store is closed: a crash from here on ends with
+                    # the copy in place, and one before with the old store.
                     store.replace(replacement, WholeCopy.decode(copy.content), common.lsn)
                     self._store = self._replacement = None
+        # A failed sync is fatal everywhere. Hanging up and trying again would ack from a page
+        # cache that has dropped the write.
         except DurabilityError:
             raise
         except (StoreError, OSError, ValueError) as error:
             _log.error("what the leader sends cannot be taken", extra={"reason": reason_of(error)})
             self._is_broken = True
             self._forget_rewrite()
+            # A full disk or a failed read says nothing against the pieces that were received: they
+            # are kept for the next attempt. What contradicts itself is thrown away.
             self._forget_replacement(is_wrong=not isinstance(error, OSError | DiskFullError))
             self._answers.stream_failed()
 
@@ -291,13 +305,19 @@ class DiskLane:
         sealed = SealedBatch.of_layout(batch.layout, batch.content)
         if not batch.seq:
             self._rewrite_with(store, sealed)
+            # A sign of life with seq 0, which acks nothing: without it, a leader would drop a
+            # follower whose catch-up lasts longer than the ack timeout.
             if time.monotonic() >= self._told_at:
                 self._told_at = time.monotonic() + _TOLD_S
                 self._answers.synced(batch.term, 0)
             return
+        # Before the first batch that counts: acks in this term say that everything before is here
+        # too.
         self._join(store)
         store.append(sealed)
         self._log.wrote(named_batch(sealed, store.last.message_id))
+        # `append` has synced by now. An ack from the page cache would make two power cuts enough
+        # to lose a confirm.
         self._answers.synced(batch.term, batch.seq)
 
     def _rewrite_with(self, store: FollowerStore, sealed: SealedBatch) -> None:
@@ -318,6 +338,8 @@ class DiskLane:
         """Have the log go on where the leader's does; before anything is acked in its term."""
         if self._is_joined:
             return
+        # A tail that was torn, or that the leader does not have, is never appended to: the segment
+        # is written anew up to the common batch, and takes the old one's name when it is durable.
         if self._rewrite is None and (self._discard_behind or not store.is_appendable):
             self._rewrite = self._resumed(store)
         if self._rewrite is not None:
@@ -339,9 +361,13 @@ class DiskLane:
         last = store.last
         if not self._is_joined or not last.lsn:
             return
+        # A checkpoint must not cover a definition before the batch behind it is committed: a new
+        # leader may not have it, and checkpoints are not undone.
         while self._defined and self._defined[0][0] < self._committed:
             self._committed_definitions = self._defined.popleft()[1]
         lsn = self._log.lsn_up_to(self._committed)
+        # Without one, all batches that are remembered are newer than what is committed:
+        # checkpoints stay where they are.
         if lsn:
             store.commit(lsn, self._committed_definitions)
             self._log.confirmed_lsn = lsn
@@ -355,6 +381,8 @@ class DiskLane:
             try:
                 self._store.housekeep()
             except DurabilityError:
+                # Anything else in the background can wait; a failed sync has already lost
+                # something.
                 raise
             except (StoreError, OSError) as error:
                 _log.error("background work is postponed", extra={"reason": reason_of(error)})
@@ -365,6 +393,8 @@ class DiskLane:
         """
         rewrite = self._rewrite
         # Only where the log becomes longer by it, and loses nothing.
+        # With `_discard_behind` the old file has batches that the new one lacks, and those may be
+        # confirmed.
         if rewrite is None or not self._rewritten or self._is_broken or self._discard_behind:
             return
         try:
@@ -394,6 +424,7 @@ class DiskLane:
         found = []
         for one in store.received():
             found.append(ReceivedFile(*one))
+            # Their checksums are computed from whole files.
             # Each takes a while, and this is no sign of a disk that hangs.
             self.busy_since = time.monotonic()
         return tuple(found[:MAX_RECEIVED])
@@ -402,10 +433,13 @@ class DiskLane:
         if self._replacement is None:
             self._replacement = store.replacement()
         content = piece.content
+        # The leader sends no bytes of a file that was compared and is the same.
         if not content and piece.offset:
             self._replacement.take_over(piece.name, piece.offset)
         else:
             if not piece.offset:
+                # Asked once a file, for all that is still to come: a copy that cannot end is not
+                # to fill the disk first.
                 store.require_room(piece.total - piece.sent + len(content))
             self._replacement.append(piece.name, piece.offset, content)
         if time.monotonic() >= self._shown_at:

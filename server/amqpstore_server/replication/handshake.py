@@ -74,8 +74,12 @@ def greet(sock: HandshakeSocket, secret: bytes, purpose: Purpose) -> PeerSession
     _send(sock, MAGIC + purpose.value + mine, until)
     _expect_magic(sock, until)
     theirs = _receive(sock, _NONCE_BYTES, until)
+    # The listener proves itself first. A dialer that proved first would hand a proof to whoever
+    # listens at an address that etcd or DNS names.
     _check(_receive(sock, _PROOF_BYTES, until), secret, b"listener", purpose, mine, theirs)
     _send(sock, _proof(secret, b"dialer", purpose, mine, theirs), until)
+    # The purpose is under the proof, so an attacker on the way cannot turn a stream with tags into
+    # one without.
     if purpose is not Purpose.TAGGED_STREAM:
         return PeerSession(purpose)
     of_dialer, of_listener = _tags(secret, purpose, mine, theirs)
@@ -115,6 +119,8 @@ def _tags(
 def _proof(
     secret: bytes, role: bytes, purpose: Purpose, of_dialer: bytes, of_other: bytes
 ) -> bytes:
+    # The purpose is one byte and the nonces have a fixed size, so no two roles ever sign the same
+    # bytes.
     signed = b" ".join((role, purpose.value, of_dialer + of_other))
     return hmac.digest(secret, signed, "sha256")
 
@@ -122,6 +128,7 @@ def _proof(
 def _check(
     found: bytes, secret: bytes, role: bytes, purpose: Purpose, dialers: bytes, others: bytes
 ) -> None:
+    # In constant time: an attacker could otherwise find the proof byte by byte.
     if not hmac.compare_digest(found, _proof(secret, role, purpose, dialers, others)):
         raise HandshakeError("it does not know the secret of this group")
 

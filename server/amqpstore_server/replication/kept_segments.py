@@ -36,6 +36,8 @@ class KeptSegments:
         self._max_bytes = max_bytes
         self._held: dict[int, float] = {}
         """The time until which all from a number on are held, by the monotonic clock."""
+        # What a crash has left of copies under way: their followers start again, and the links
+        # would hold deleted segments on the disk for ever.
         shutil.rmtree(os.path.join(directory, KEPT, _COPIES), ignore_errors=True)
         self.ends: dict[int, int] = {}
         """The end of each segment, by number."""
@@ -54,6 +56,8 @@ class KeptSegments:
 
     def keep(self, number: int, end: int) -> None:
         """Keep a segment to which nothing more is appended; of all, the last ones that fit."""
+        # A segment that a follower wrote anew has another end; the end is in the name, so neither
+        # is taken for the other.
         if self.ends.get(number) == end:
             return
         path = kept_path(self._directory, number, end)
@@ -76,6 +80,7 @@ class KeptSegments:
         self._remove_surplus()
 
     def _remove_surplus(self) -> None:
+        # From the oldest on: with a gap in the middle nothing before it would be of use.
         while self.ends and sum(self.ends.values()) > self._most(min(self.ends)):
             self._remove(min(self.ends))
 
@@ -87,9 +92,13 @@ class KeptSegments:
         """Return how many bytes may be kept, with this segment as the first one."""
         now = time.monotonic()
         self._held = {one: until for one, until in self._held.items() if until > now}
+        # Those before the first held one serve only members that are away, for whom the limit is
+        # meant.
         if number < min(self._held, default=number + 1):
             return self._max_bytes
         found = os.statvfs(self._directory)
+        # A copy that lasts an hour needs the log behind it. Beyond the limit it may use what is
+        # free, and no more: the reserve for acks is not part of that.
         return max(self._max_bytes, found.f_bavail * found.f_frsize)
 
     def copies(self, name: str) -> str:
@@ -98,10 +107,13 @@ class KeptSegments:
 
     def forget_from(self, number: int) -> None:
         """Keep none from this number on: the log goes on in another way there."""
+        # Otherwise a member that is away would be caught up with batches that the group does not
+        # have.
         for one in [one for one in self.ends if one >= number]:
             self._remove(one)
 
     def _remove(self, number: int) -> None:
+        # The name is forgotten first: if the unlink fails, the next start lists it again.
         path = kept_path(self._directory, number, self.ends.pop(number))
         with suppress(FileNotFoundError):
             os.unlink(path)

@@ -30,6 +30,7 @@ def soon(act: Callable[[], None]) -> Callable[[], None]:
     token = trio.lowlevel.current_trio_token()
 
     def ask() -> None:
+        # The state machine's threads outlive the loop of a term.
         with suppress(trio.RunFinishedError):
             token.run_sync_soon(act)
 
@@ -65,6 +66,7 @@ class LeadingTerm:
     def _wake(self) -> None:
         if self.is_blocked:
             self.on_blocked()
+        # A new event takes its place, as `set` is for good; whoever waits has taken the old one.
         self._changed.set()
         self._changed = trio.Event()
 
@@ -103,6 +105,9 @@ class LeadingTerm:
 
     def may_send(self) -> bool:
         """Whether no other member can lead yet. A process that was paused finds out here."""
+        # A process that was paused (a migrated machine, SIGSTOP) wakes up with deliveries in its
+        # buffers while another member may lead: sending them would deliver messages twice.
+        # connection.close may always go out.
         return self._is_ending or time.monotonic() < self._controller.serves_until
 
     def with_passed_on(
@@ -136,6 +141,8 @@ class LeadingTerm:
         controller = self._controller
         try:
             while True:
+                # Both from inside the loop: a loop that hangs updates neither, and the ticks of
+                # another thread see that.
                 controller.turned_at = time.monotonic()
                 controller.opening_since = None
                 controller.is_disk_low = self._store.space.is_low
@@ -150,6 +157,8 @@ class LeadingTerm:
             await watch_committer()
         except DeposedError:
             # Clients are told before everything ends: see `step_down`.
+            # Raised here, the nursery would cancel the connections before they have been sent
+            # connection.close with a reason.
             await trio.sleep_forever()
 
     async def step_down(self, connections: Collection[DrainedConnection]) -> None:
@@ -158,6 +167,8 @@ class LeadingTerm:
         Raises: DeposedError; what ends the process.
         """
         deposed = await self._deposed()
+        # Before the first close, or `may_send` would hold back the very frame that tells clients
+        # to go elsewhere.
         self._is_ending = True
         now = trio.current_time()
         for connection in list(connections):
@@ -170,6 +181,7 @@ class LeadingTerm:
     async def _deposed(self) -> DeposedError:
         orders = self._controller.orders
         while True:
+            # Taken before the orders are looked at: what changes in between sets this event.
             changed = self._changed
             if orders.failure is not None:
                 raise orders.failure
@@ -179,6 +191,8 @@ class LeadingTerm:
 
     async def stop(self) -> None:
         """Let another member lead: `step_down` ends this term once it can. Never returns."""
+        # First: the order to step down may follow before `stop` returns, and the process would go
+        # on as a follower.
         self._controller.orders.is_stopping = True
         self._controller.stop()
         await trio.sleep_forever()

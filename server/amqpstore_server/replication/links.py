@@ -152,7 +152,10 @@ class Link:
             if self._is_ending:
                 return
             size = len(encoded[0]) + len(encoded[1])
+            # OpenSSL encrypts under this lock, which the thread that writes batches needs.
             is_soon_sent = size <= _PIECE_BYTES or not isinstance(self._socket, TlsStream)
+            # Frames have an order, and with tags a number. What the writing thread has taken out
+            # of the queue goes first.
             if is_soon_sent and not self._queue and not self._is_writing:
                 if self._tags is not None:
                     encoded = self._tagged(encoded)
@@ -171,6 +174,8 @@ class Link:
     def _enqueue(self, item: tuple[bytes, bytes] | _Rest, size: int) -> None:
         self._queued_bytes += size
         if self._queued_bytes > _MAX_QUEUED_BYTES:
+            # A follower reads the log from its segments when it comes back, so what is dropped
+            # here is not lost. Keeping it would let one slow peer take the leader's memory.
             self._queue.clear()
             self._is_ending = True
             _log.warning("a peer reads too slowly", extra={"link": self.number})
@@ -206,6 +211,8 @@ class Link:
     def hang_up(self) -> None:
         """End the connection behind what was sent: all of it arrives, if the peer is there."""
         with self._lock:
+            # What is queued still goes out: the last frame is often the reason, or the one that
+            # says that this leader resigns.
             self._is_ending = self._is_hung_up = True
             self._wake.notify()
 
@@ -220,6 +227,8 @@ class Link:
             _log.exception("a link failed", extra={"link": self.number})
             failure = str(error)
         with self._lock:
+            # From here on `send` must not write either: its bytes would come behind a frame that
+            # was cut off.
             self._is_ending = True
             self._queue.clear()
         # Bytes that arrive at a socket that is not read any more, or is closed with some unread,
@@ -239,6 +248,7 @@ class Link:
             while not self._queue and not self._urgent and not self._is_ending:
                 self._wake.wait()
             urgent = self._urgent
+            # A beat inside a frame that was sent in part would be read as its content.
             is_cut = bool(self._queue) and isinstance(self._queue[0], _Rest)
             if urgent is not None and not is_cut:
                 self._urgent = None
@@ -295,6 +305,7 @@ class Link:
         reason = "the peer has closed the connection"
         try:
             while received := self._received():
+                # Acks that arrive after a leader has resigned must not commit anything for it.
                 if not self._is_hung_up:
                     self.take(received)
         except PeerFrameError as error:
@@ -333,6 +344,8 @@ class Link:
                 return self._socket.recv(_READ_BYTES)
             except (TimeoutError, BlockingIOError):
                 with self._lock:
+                    # The time limit is only how often this is looked at: a peer that says nothing
+                    # for a while is judged by its beats.
                     if self._is_ending and not self._queue:
                         return b""
 
@@ -367,4 +380,6 @@ def prepare(sock: socket.socket) -> None:
     # Without it a small frame waits until the peer has acknowledged the one before, and a confirm
     # waits for that ack.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Without it the kernel retransmits to a machine that is gone for a quarter of an hour, and all
+    # of that counts as connected.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)

@@ -71,10 +71,14 @@ class UnprovenConnections:
         with self._lock:
             if len(self._addresses) >= self._limit:
                 counts = Counter(self._addresses.values())
+                # `max` returns the first of equals, and a dict is in order of entry: so it is the
+                # oldest of the address that has the most.
                 oldest = max(self._addresses, key=lambda one: counts[self._addresses[one]])
                 crowded = self._addresses.pop(oldest)
                 self.put_out += 1
                 with suppress(OSError):
+                    # Shut down and not closed: its own thread is reading from it, and closes it. A
+                    # descriptor that was closed here could already be another connection's.
                     oldest.shutdown(socket.SHUT_RDWR)
                 self._tell(crowded, counts[crowded])
             self._addresses[sock] = address
@@ -119,6 +123,7 @@ class MemberListener:
     def close(self) -> None:
         """Stop accepting connections."""
         with suppress(OSError):
+            # `close` alone does not wake a thread that is in `accept`.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -141,6 +146,7 @@ class MemberListener:
         secret = self._connections.secret
         found: MemberSocket = sock
         try:
+            # etcd was not read yet, so nothing could be proved: the peer comes again.
             if secret is None:
                 sock.close()
                 return
@@ -182,6 +188,7 @@ class MemberDialer:
         """
         dialled = (address, purpose)
         with self._lock:
+            # A member that is gone is dialled again while the attempt before still waits for TCP.
             if dialled in self._under_way:
                 return
             self._under_way.add(dialled)
@@ -193,6 +200,7 @@ class MemberDialer:
                 _log.info(
                     "the leader cannot be reached", extra={"peer": address, "reason": str(error)}
                 )
+                # Before `connected` is called, as that may end the connection and dial again.
                 self._ended(dialled)
             else:
                 self._ended(dialled)

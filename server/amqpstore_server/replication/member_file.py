@@ -40,6 +40,7 @@ class MemberFile:
             *(self._found.member, self._found.cluster, group, revision, term),
             *(floor.lsn, generation, confirmed.lsn),
         )
+        # Each write is a rename and two syncs; most calls change nothing.
         if found != self._found:
             write_membership(self._files, self._directory, found)
             self._found = found

@@ -44,6 +44,7 @@ class MemberLog:
 
     def begin(self, reader: LogReader) -> None:
         """Take over what there is. Raises: OSError."""
+        # Before the lock is taken, as it reads from the disk.
         tail = reader.tail()
         with self._lock:
             self._last.clear()
@@ -60,6 +61,8 @@ class MemberLog:
         with self._lock:
             before = self._last[-1].end if self._last else LOG_START
             self._last.append(batch)
+            # Linked as soon as the next segment is begun: a checkpoint may remove the store's own
+            # name of a segment in which nothing is live any more.
             if batch.end.segment > before.segment > 0:
                 self._kept.keep(before.segment, before.offset)
             self._ends[batch.end.segment] = batch.end.offset
@@ -80,6 +83,7 @@ class MemberLog:
 
     def covered(self, lsn: int) -> None:
         """Note up to which batch nothing can be taken back."""
+        # One number, so no lock is needed: the state machine asks for it under its own.
         self._checkpoint = ReplicaPosition.of_lsn(lsn).number
 
     def keep(self, max_bytes: int) -> None:
@@ -113,6 +117,8 @@ class MemberLog:
         there = self._there()
         with self._lock:
             number = max(self._ends, default=0)
+            # From the newest backwards: a follower can only be sent what is behind its own end
+            # without a gap.
             while number - 1 in self._ends and (number - 1 in there or self._kept.has(number - 1)):
                 number -= 1
             ends = {one: end for one, end in self._ends.items() if one >= number}
@@ -135,11 +141,15 @@ class MemberLog:
         for held in tail:
             if self.has(held):
                 return
+            # The deque has the last 64 batches, and `has` compares their checksums. Only older
+            # ones need the disk.
             with self._lock:
                 first = self._last[0].end.lsn if self._last else 0
             if held.position.lsn >= first:
                 continue  # `has` knows all of these
             found = self._named(held.position.lsn)
+            # The same number with another checksum is a batch of another leader: the logs have
+            # parted before it, and the next older one is tried.
             if found is None or found.checksum != held.checksum:
                 continue
             with self._lock:
@@ -203,8 +213,11 @@ class MemberLog:
             return False
         with self._lock:
             ends = dict(self._ends)
+        # A follower that has the whole of a segment needs the next one only.
         is_whole = ends.get(index.segment, 0) <= index.offset
         wanted = range(index.segment + is_whole, max(ends, default=0) + 1)
+        # Asked for without the lock, as a list of a directory waits for the disk. A segment that
+        # is removed meanwhile ends the catch-up, and the follower comes again.
         missing = set(wanted) - self._there()
         with self._lock:
             return all(map(self._kept.has, missing))

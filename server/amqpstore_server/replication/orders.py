@@ -40,9 +40,11 @@ class Orders:
 
     def fail(self, error: BaseException) -> None:
         """End the process because of an error."""
+        # The first one is the cause; what follows are mostly consequences of it.
         self.failure = self.failure or error
         self.on_change()
 
+    # `is_stopping` and `failure` are about the process, and stay.
     def reset(self) -> None:
         """Forget what a leadership that is over was ordered."""
         self.is_blocked = False
@@ -51,5 +53,7 @@ class Orders:
 
     def take(self) -> LeaderCompanion | None:
         """Return the companion of a leadership that has begun, once."""
+        # Taken once: with it still here, a member that cannot lead would open its store again at
+        # once.
         companion, self.companion = self.companion, None
         return companion

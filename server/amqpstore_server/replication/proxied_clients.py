@@ -28,6 +28,7 @@ class ProxiedSocket(AddressedSocket):
         Raises: ProxyHeaderError, EOFError, OSError.
         """
         try:
+            # A follower that hangs within the header would keep this thread for ever.
             connection.settimeout(DEADLINE_S)
             client = read_header(lambda size: _read(connection, size))
             bear(connection)
@@ -36,6 +37,8 @@ class ProxiedSocket(AddressedSocket):
             raise
         made = cls(fileno=connection.detach())
         made.client = client
+        # The client's own addresses: logs, limits by address and the rule that `guest` comes from
+        # loopback are about the client, not about the follower.
         made.peer = client.host, client.port
         made.local = client.to_host, client.to_port
         made.setblocking(False)

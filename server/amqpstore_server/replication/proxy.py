@@ -87,6 +87,9 @@ class Proxy:
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
                 leader = self._leader()
+                # Requests in plain HTTP may be about this process itself; anything else has nobody
+                # to answer it, and a closed connection tells clients to try the next address of
+                # their list.
                 is_wanted = leader is not None or scheme == "http"
                 if not is_wanted or len(self._passing) >= _MAX_CLIENTS:
                     client.close()
@@ -103,6 +106,8 @@ class Proxy:
             leader = self._leader()
             if leader is not None:
                 for scope, former in list(self._passing.items()):
+                    # A deposed leader that is paused would hold its clients for as long as TCP
+                    # does.
                     if former not in (leader, None):
                         scope.cancel()
             await trio.sleep(_LOOK_S)
@@ -126,6 +131,8 @@ class Proxy:
                 if answer or to is None:
                     await _send(client, memoryview(answer))
                     return
+                # The address on the follower that the client has connected to: the leader cannot
+                # know it.
                 there = client.getsockname()
                 known = ClientAddress(address[0], address[1], there[0], there[1], scheme)
                 connection = await self._dial(to)
@@ -163,6 +170,7 @@ class Proxy:
                 dial, abandon_on_cancel=True, limiter=self._dials
             )
         except (OSError, HandshakeError) as error:
+            # Once an outage: each client that tries would otherwise write a line.
             if not self._is_unreachable:
                 self._is_unreachable = True
                 _log.warning(
@@ -186,8 +194,11 @@ async def _copy(
     try:
         while received := await source.recv(_READ_BYTES):
             await _send(sink, memoryview(received))
+        # Half closed: a client may end its side and still wait for close-ok.
         sink.shutdown(socket.SHUT_WR)
     except OSError:
+        # A reset on one side has to end the other one too, or a client would wait for a leader
+        # that is gone.
         scope.cancel()
 
 

@@ -46,6 +46,8 @@ class ClientAddress(NamedTuple):
 def encode_header(client: ClientAddress) -> bytes:
     """Return the header. Raises: ValueError, for a host that is not an IP address."""
     hosts = [ipaddress.ip_address(host) for host in (client.host, client.to_host)]
+    # A PROXY header has one address family. A listener on `::` sees IPv4 clients as mapped
+    # addresses on one side only.
     if hosts[0].version != hosts[1].version:
         hosts = [_as_ipv6(host) for host in hosts]
     family = IPV4 if hosts[0].version == 4 else IPV6
@@ -85,6 +87,8 @@ def _scheme(values: bytes) -> Scheme:
     while len(values) >= _TLV.size:
         kind, size = _TLV.unpack_from(values)
         value, values = values[_TLV.size :][:size], values[_TLV.size + size :]
+        # Unknown fields are skipped, as the specification of PROXY asks: a newer follower may send
+        # more.
         if kind == _ALPN and len(value) == size:
             for scheme in get_args(Scheme):
                 if value == scheme.encode():

@@ -160,11 +160,15 @@ class MemberRuntime:
         report = store.recovery_report
         identity = MemberIdentity(
             membership.member,
+            # Anew in each process: keys in etcd that a former life of this member has left are
+            # told apart from its own. A leader key that names the member only is not fenced
+            # against its own restart, as in LavinMQ.
             secrets.token_hex(8),
             store.store_id.hex(),
             membership.cluster,
             settings.advertise,
             settings.amqp,
+            # A member that knows that it lacks something does not stand while a sound one can.
             is_damaged=bool(report.damage or report.lost or report.passed_over),
         )
         kept = KeptSegments(directory, config.cluster_keep_log_bytes)
@@ -182,6 +186,8 @@ class MemberRuntime:
 
     def _known(self, found: Membership) -> Membership:
         """Return which etcd this member belongs to; a new member takes the one that answers."""
+        # Written once and compared from then on: etcd made anew at the same address has other
+        # keys, and a member that believed it would discard what the old group has confirmed.
         if found.cluster:
             return found
         try:
@@ -256,6 +262,8 @@ class MemberRuntime:
         cannot.
         """
         controller = self._controller
+        # Promotion is the recovery that each start runs: there is no second road by which a log
+        # becomes a store.
         store = Store.open(
             self._directory, options=self._options, term=companion.term, companion=companion
         )
@@ -327,8 +335,11 @@ class MemberRuntime:
                 nursery.start_soon(proxy.run, await doors.open())
                 if metered := await doors.open_metrics():
                     nursery.start_soon(doors.answer, metered, partial(self._figures, doors))
+                # The signal may have come before this loop had its handler: `_ask_to_stop` has
+                # noted it.
                 if orders.is_stopping:
                     nursery.cancel_scope.cancel()
+                # An order may have been given before `on_change` was set.
                 while orders.companion is None and orders.failure is None:
                     await changed.wait()
                     changed = trio.Event()
