@@ -170,6 +170,7 @@ class LmdbCatalog:
             ) from None
 
     def commit(self, changes: Sequence[Change]) -> None:
+        # Before the transaction begins: a row that cannot be stored must not end it half-way.
         encoded = [
             (self._tables[table], *_encoded(table, key, value)) for table, key, value in changes
         ]
@@ -177,12 +178,16 @@ class LmdbCatalog:
             try:
                 # A reader that was killed would keep pages from being reused.
                 self._environment.reader_check()
+                # A commit that does not fit leaves nothing behind, and is made again in a larger
+                # map.
                 while not self._fits(encoded):
                     self._grow()
             except (lmdb.Error, MemoryError) as error:
                 if found_no_room(self._file_path, error):
                     # All of its pages are written again, whatever happened to them: that is safe.
                     raise OSError(errno.ENOSPC, str(error), self._file_path) from error
+                # LMDB's state after another error is not known, and neither is what has reached
+                # the disk: no retry.
                 raise DurabilityError(self._file_path, error) from error
 
     def _grow(self) -> None:
@@ -226,6 +231,7 @@ def found_no_room(path: str, error: Exception) -> bool:
         return True
     with contextlib.suppress(OSError):
         found = os.statvfs(path)
+        # The same text is what a dying disk says, so it counts only where there really is no room.
         is_full = found.f_bavail * found.f_frsize < _FULL_BYTES
         # LMDB takes a write that the full disk has ended half-way for an input/output error.
         return is_full and os.strerror(errno.EIO) in str(error)
@@ -259,6 +265,7 @@ def check_change(change: Change) -> None:
 def encode_key(key: str) -> bytes:
     """Return a key as it is stored. Raises: ValueError."""
     encoded = key.encode()
+    # LMDB would refuse it within the transaction, after other rows were put.
     if not 0 < len(encoded) <= MAX_KEY_BYTES:
         raise ValueError(f"a catalog key has 1 to {MAX_KEY_BYTES} bytes, this has {len(encoded)}")
     return encoded

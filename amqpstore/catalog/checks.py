@@ -16,6 +16,7 @@ def check_apart(path: str, queue_id: int, states: Sequence[IndexState]) -> None:
     """Make sure that no sequence is in two index files of a queue. Raises: DamageError."""
     in_order = sorted(states, key=attrgetter("first"))
     for before, after in pairwise(in_order):
+        # Served, such a message would be delivered twice, and acked once.
         if after.first < before.end:
             key = tables.INDEX.key(IndexKey(queue_id, after.number))
             reason = f"its first sequence, {after.first}, is also in index file {before.number}"

@@ -102,7 +102,9 @@ def _content(copy: DefinitionsCopy) -> bytes:
 
 def _write(files: Files, directory: str, content: bytes) -> None:
     path = os.path.join(directory, CATALOG, DEFINITIONS)
+    # Beside the old copy, which stays until this one is durable.
     new_path = f"{path}.new"
+    # Left by a crash: it is not known to be whole.
     if files.exists(new_path):
         files.remove(new_path)
     file = files.create(new_path)
@@ -145,6 +147,8 @@ def read_copy(files: Files, directory: str) -> DefinitionsCopy | None:
         raise DamageError(path, 0, "its checksum does not match")
     try:
         copy: dict[str, Any] = msgpack.unpackb(payload, strict_map_key=False)
+        # A repair builds a catalog from this: what it would refuse to open must not be written by
+        # it.
         _check_shape(copy)
         check_depth(payload, copy)
         return DefinitionsCopy(store_id, copy["next_queue_id"], copy["tables"])

@@ -47,6 +47,7 @@ class NumberKeys:
         return f"{key:0{self._digits}}"
 
     def parse(self, text: str) -> int:
+        # Leading zeros are part of the form: the same number in two forms would be two rows.
         if not self._pattern.fullmatch(text):
             raise ValueError("the key does not have the form of this table's keys")
         number = int(text)

@@ -94,6 +94,8 @@ def check_pages(path: str, look: LookAtRow | None = None) -> None:
     except FileNotFoundError:
         raise DamageError(path, 0, "the file is missing") from None
     try:
+        # Read with pread and not through a map: a file that is cut short meanwhile is an error
+        # here, and SIGBUS there.
         _Walk(path, file, look).run()
     finally:
         file.close()
@@ -159,9 +161,11 @@ class _Walk:
     def run(self) -> None:
         metas = self._metas()
         self._check_numbers(metas)
+        # LMDB itself takes the meta page with the higher number, and looks no further.
         older, newest = sorted(metas, key=lambda meta: meta.transaction)
         self._walk_free(newest)
         self._walk(newest.main)
+        # The next commit would write over a page that holds rows.
         if both := self._seen & self._free:
             self._damaged(min(both), "it is in use, but listed as free")
         # The older state's pages still exist: only the next commit reuses the pages that the last
@@ -202,11 +206,13 @@ class _Walk:
         if not flags & _IS_META or (magic, version) != (_MAGIC, _VERSION):
             self._damaged(page, "this is not a meta page")
         page_bytes = _DATABASE.unpack(free)[0]
+        # LMDB's page sizes: from 512 bytes to 64 KiB.
         if page_bytes not in (1 << bits for bits in range(9, 17)) or (
             page and page_bytes != self._page_bytes
         ):
             self._damaged(page, f"a page cannot have {page_bytes} bytes")
         self._page_bytes = page_bytes
+        # LMDB maps that much; a page behind the map would be read outside of it.
         if not (last_page + 1) * page_bytes <= map_bytes:
             self._damaged(page, f"page {last_page} is not within {map_bytes} bytes")
         return _Meta(
@@ -240,6 +246,7 @@ class _Walk:
 
     def _walk(self, database: _Database) -> bytes | int | None:
         """Check every page of a database, and of those within it. Returns its last key."""
+        # By levels and not by recursion: a damaged depth would otherwise end in a RecursionError.
         level = [] if database.root == _NO_PAGE else [_Span(database.root)]
         for _ in range(database.depth - 1):
             level = [child for span in level for child in self._children(span, database)]
@@ -301,6 +308,7 @@ class _Walk:
         # LMDB moves nodes by their sizes: with a gap between two, a commit would damage others. A
         # gap before the first is between two as soon as there is one more.
         following = upper
+        # The nodes of a page lie side by side, but in any order.
         for offset in sorted(ends):
             if offset != following:
                 self._damaged(page, f"no node ends where that at {offset} begins")

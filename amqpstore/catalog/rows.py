@@ -46,11 +46,15 @@ def check_row(table: str, key: bytes, stored: bytes, *, plain: bool) -> bytes:
     Args: plain, whether it may be a value of version 1, which has none.
     Raises: ValueError.
     """
+    # In version 2 a row without a checksum is damage. Taking it for an old one would let a flipped
+    # bit in this byte pass.
     if stored[:1] != b"\xc1":
         if plain:
             return stored
         raise ValueError("it has no checksum")
     packed = stored[HEAD.size :]
+    # The table and the key are under the checksum too: a sound value under another row's key is
+    # found.
     if len(stored) <= HEAD.size or HEAD.unpack_from(stored)[1] != _checksum(table, key, packed):
         raise ValueError("its checksum does not match")
     return packed

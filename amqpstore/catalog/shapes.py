@@ -105,6 +105,8 @@ def _store(key: str, row: Any) -> str:
     if not isinstance(row, dict):
         return "it is not a position in the log"
     for name in ("segment", "offset", "lsn", "message_id"):
+        # The log never goes on in a compacted segment; a position there would have recovery scan
+        # from the wrong file.
         if not _is_number(row.get(name), FIRST_COMPACTED - 1 if name == "segment" else _MAX_NUMBER):
             return f"{name} is {_shown(row.get(name))}"
     return ""

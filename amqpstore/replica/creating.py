@@ -37,6 +37,8 @@ def create_follower(
         existing = marker.read(files, directory)
         if existing is None:
             make_store(files, directory, open_catalog, store_id)
+        # A directory that an earlier attempt has prepared has no segment yet. Anything else may
+        # hold the only copy of somebody's messages.
         elif existing.store_id != store_id or files.list_directory(f"{directory}/{SEGMENTS}"):
             raise MembershipError(directory, "is a store already, not a new member's")
         elif read_membership(files, directory):

@@ -49,6 +49,8 @@ class FollowerLog(Log):
         """Begin, behind what recovery found."""
         self.last = last
         self.received: deque[Batch] = deque()
+        # What recovery has found may end with a torn tail: the segment is written anew, up to a
+        # batch that the leader has, before anything is appended.
         self.is_appendable = not last.lsn
         self._room = space
 
@@ -62,6 +64,7 @@ class FollowerLog(Log):
         Raises: RefusedBatchError; nothing is changed then.
         """
         last = self.last
+        # A deposed leader that does not know it yet may still send.
         if term_of(sealed.lsn) != term:
             reason = f"it is of term {term_of(sealed.lsn)}, and this follower is in term {term}"
             raise RefusedBatchError(sealed.lsn, reason)
@@ -77,6 +80,8 @@ class FollowerLog(Log):
         if where != (last.segment, last.offset) and not is_next:
             reason = f"it is for {where}, and the log ends at {(last.segment, last.offset)}"
             raise RefusedBatchError(lsn, reason)
+        # A frame that came twice, or out of order, would otherwise be in the log twice, with ids
+        # that are in use.
         if lsn <= last.lsn:
             raise RefusedBatchError(lsn, f"the log has {batch_named(last.lsn)} already")
         if sealed.lengths and sealed.first_id < last.message_id:
@@ -84,6 +89,8 @@ class FollowerLog(Log):
             raise RefusedBatchError(lsn, reason)
         operations = sealed.operations(self._store_id, self._seed)
         sealed = sealed._replace(first_id=sealed.first_id or last.message_id)
+        # The bytes are taken as they are. To encode them again could differ by a byte, and the two
+        # logs would no longer be the same.
         batch = Batch(sealed.first_id)
         batch.lsn = lsn
         batch.first_offset = sealed.offset or SEGMENT_BYTES
@@ -107,6 +114,8 @@ class FollowerLog(Log):
         batch.fills = not batch.starts_segment and self._filling.is_due(segment, before)
         try:
             self._append(segment, batch)
+        # Room on the disk is the one failure after which this store may go on: anything else has
+        # an unknown part of the batch on disk.
         except OSError as error:
             if not is_no_space(error):
                 self._fail(segment.path, error)
@@ -143,6 +152,7 @@ class FollowerLog(Log):
             path = segment_path(self._directory, skipped)
             if not files.exists(path):
                 files.create(path).close()
+                # The directory's entries may reach the disk in any order.
                 # One by one: a crash must not leave a later one alone.
                 sync_directory(files, f"{self._directory}/{SEGMENTS}")
 
@@ -185,6 +195,8 @@ class FollowerLog(Log):
         self.last = end_of_batch(batch, self.last)
         # Its bytes are on disk, and are not read from memory.
         batch.buffers = []
+        # Not committed yet: checkpoints must not move to a batch that the next leader may not
+        # have.
         self.received.append(batch)
 
     def commit(self, lsn: int) -> None:
@@ -204,6 +216,7 @@ class FollowerLog(Log):
         number, end = rewrite.number, rewrite.end
         while self.received and self.received[-1].lsn > end.lsn:
             self.received.pop()
+        # Compacted segments have numbers of their own and hold committed messages only.
         of_log = [one for one in self._segments if not is_compacted(one.number)]
         gone = [one for one in of_log if one.number > number - (not rewrite.size)]
         for replaced in gone:

@@ -130,6 +130,8 @@ class FollowerStore(ClosableStore):
             for one in self.log.ends()
             if not backing.files.exists(segment_path(backing.directory, one))
         )
+        # By what the files have, and not by what recovery has noted: this is what the member
+        # offers to its leader.
         self.log.follow(self._reader().end(), space)
         # Batches that recovery found, up to here, are committed for all that is known.
         self._adopted_lsn = self.log.last.lsn
@@ -165,6 +167,8 @@ class FollowerStore(ClosableStore):
         with contextlib.ExitStack() as on_error:
             lock = lock_directory(files, directory)
             on_error.callback(lock.release)
+            # Before anything is read: until this is finished the directory has the rows of one
+            # store and the files of another.
             if is_pending(files, directory):
                 path = os.path.join(directory, CATALOG)
                 with contextlib.closing(
@@ -228,6 +232,7 @@ class FollowerStore(ClosableStore):
         Raises: RefusedBatchError, DivergedError; DiskFullError, OSError.
         """
         self._state.check()
+        # A batch that names a queue without a row would be damage at the next start.
         if self._agreed_definitions is None:
             raise RefusedBatchError(lsn, "the leader's definitions come first")
         end = self._reader().find(lsn)
@@ -279,6 +284,8 @@ class FollowerStore(ClosableStore):
         if self._maintenance is None:
             if not self.log.is_appendable or lsn < self._adopted_lsn:
                 return
+            # Not at the start: compaction and checkpoints remove files, and what a member has may
+            # be what the group lacks.
             self._begin_maintenance()
         self.log.commit(lsn)
         self._note_queues(definitions)
@@ -310,12 +317,15 @@ class FollowerStore(ClosableStore):
         Raises: RefusedCopyError, DiskFullError, OSError: nothing is changed then. DurabilityError.
         """
         self._state.check()
+        # A leader of another group must not put its store in the place of this one.
         if StoreRows.read(copy.tables.__getitem__).store_id != self._backing.store_id:
             raise RefusedCopyError(self.directory, "it is of another store")
         replacement.check(copy)
         with self._changing():
+            # Before the decision, as the next start removes every segment that is not of the copy.
             if self.last.lsn > common_lsn:
                 self._quarantine_all(common_lsn)
+            # From here on a start completes the change, whatever happens to this process.
             replacement.decide(copy)
         self.abandon()
 
@@ -342,6 +352,8 @@ class FollowerStore(ClosableStore):
         if term < self.term:
             raise RefusedBatchError(0, f"term {term} ended when term {self.term} began")
         if term > self.term:
+            # Durable before anything is acked in that term: a member that forgot it could ack to
+            # two leaders.
             self._commit(StoreRows(term=term).changes())
             self.term = term
 
@@ -396,6 +408,8 @@ class FollowerStore(ClosableStore):
     def _define(
         self, number: int, changes: Sequence[Change], created: set[int], deleted: set[int]
     ) -> None:
+        # The number in the same commit as the rows: a crash between two commits would have it take
+        # the next change twice, or miss it.
         self._commit([*changes, *StoreRows(definitions=number).changes()])
         self.definition_number = number
         self._waiting.append((number, created, deleted))
@@ -515,6 +529,8 @@ class FollowerStore(ClosableStore):
         # If nothing of the segment itself is left, it goes as well.
         later = [number for number in ends if number > rewrite.number - (not rewrite.size)]
         behind = self._reader().behind(end) if self.last.lsn > end.lsn else []
+        # Before anything is removed: from here on the new segment is all that may be left of this
+        # end of the log.
         rewrite.sync()
         if later or behind:
             path = new_quarantine(files, directory)
@@ -559,6 +575,7 @@ class FollowerStore(ClosableStore):
         # Which queues are gone is known from the leader's definitions.
         recovered.deleted = []
         transient = TransientLog(backing, options.segment_bytes)
+        # Messages that are not durable do not survive the process they were in.
         transient.wipe()
         self._maintenance = Maintenance(
             *(backing, self.log, {}, Memory({}, options.memory_bytes, transient), self.space),

@@ -106,6 +106,7 @@ class LogReader:
         """Return a batch of the log; None if this log does not have it. Raises: OSError."""
         for number in reversed(self._ends):
             found = {one.end.lsn: one for one in self._batches(number)}
+            # A segment that begins before the batch and does not have it: no earlier one can.
             if lsn in found or (found and lsn > min(found)):
                 return found.get(lsn)
         return None
@@ -168,6 +169,7 @@ class LogReader:
         Raises: DamageError, OSError.
         """
         for number in self.segments_from(max(end.segment, 1)):
+            # Nothing of it is behind the place, so it is not read: it may be 16 MiB.
             if number == end.segment and end.offset >= self._ends[number]:
                 continue
             content = self.read(number, 0, self._ends[number])
@@ -190,6 +192,8 @@ def sealed_batches(
     """
     for batch in in_segment(content, scan(content, number, seed, start), start):
         if batch.gaps or not batch.is_whole():
+            # Damage in the middle of a segment cannot be skipped here: the follower would have a
+            # log with a hole that its own recovery calls damage.
             gap = batch.gaps[0] if batch.gaps else Gap(batch.start, batch.end, "it is not whole")
             raise DamageError(path, gap.offset, f"a batch from another member: {gap.reason}")
         yield _sealed(content, number, batch)

@@ -52,6 +52,7 @@ def read_membership(files: Files, directory: str) -> Membership | None:
     if not files.exists(path):
         return None
     file = files.open(path)
+    # One byte more than is allowed is read, so a longer file does not match.
     try:
         text = file.read(0, _MAX_BYTES + 1).decode("utf-8", "replace")
     finally:
@@ -76,6 +77,7 @@ def write_membership(files: Files, directory: str, membership: Membership) -> No
     if group:
         text += f"group: {group}\n"
     text += "".join(f"{name}: {one}\n" for name, one in zip(_LINES, numbers, strict=True) if one)
+    # Written beside it and renamed: a torn MEMBER would be a member without a name.
     replace_file(files, directory, MEMBER, text.encode())
 
 

@@ -64,11 +64,13 @@ class Replacement:
         """
         if not offset and name not in self._sizes and is_copied_name(name):
             self._end_file()
+            # Of a copy that was cut off, and differs from what the leader has now.
             if self._files.exists(self._path(name)):
                 self._files.remove(self._path(name))
             self._file = self._files.create(self._path(name))
             self._name, self._sizes[name] = name, 0
         file = self._file
+        # Bytes out of order would make a file of the right size with a hole in it.
         if file is None or name != self._name or offset != self._sizes[name]:
             raise self._refused(f"byte {offset} of {name!r} does not follow what was sent before")
         file.append([content])
@@ -107,6 +109,8 @@ class Replacement:
         """
         self._end_file()
         for folder in (SEGMENTS, INDEX):
+            # A name that is not durable is no file after a power cut, however well its bytes were
+            # synced.
             sync_directory(self._files, f"{self._directory}/{folder}")
         # It is the point of no return: the files it names are durable before.
         replace_file(self._files, self._directory, REPLACEMENT, copy.encode())
@@ -117,6 +121,7 @@ class Replacement:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+            # The file under way is not whole.
             attempt(self._files.remove, file.path)
 
     def abandon(self) -> None:
@@ -155,6 +160,8 @@ def received(files: Files, directory: str) -> Iterator[tuple[str, int, int]]:
                 try:
                     # Whoever wrote it may have been killed before its sync, or after a failed one.
                     sync_file(file)
+                    # Or the checksum would be that of the page cache, which a failed sync leaves
+                    # looking sound.
                     file.drop_cache()
                     size, checksum = file.size(), 0
                     for offset in range(0, size, _PIECE_BYTES):
@@ -192,6 +199,8 @@ def finish(files: Files, directory: str, catalog: Catalog) -> None:
             files.rename(f"{directory}/{name}.new", f"{directory}/{name}")
     for folder, number_in in ((SEGMENTS, segment_number), (INDEX, index_key)):
         for name in files.list_directory(f"{directory}/{folder}"):
+            # Files of the old store that are not of the copy: left there, the next recovery would
+            # find segments without a row.
             is_other = number_in(name) is not None and f"{folder}/{name}" not in copy.files
             if is_other or is_unfinished(name):
                 files.remove(f"{directory}/{folder}/{name}")

@@ -97,6 +97,7 @@ class SealedBatch(NamedTuple):
             *(len(self.lengths), len(self.content)),
         )
         columns = self.lengths + self.sizes + self.body_sizes
+        # Big-endian on the wire as on disk, so members on different machines agree.
         if _IS_LITTLE:
             columns.byteswap()
         layout = head + columns.tobytes()
@@ -111,8 +112,11 @@ class SealedBatch(NamedTuple):
         lsn, segment, offset, first_id, count, length = _HEAD.unpack_from(layout)
         end = len(layout) - _CHECKSUM.size
         (checksum,) = _CHECKSUM.unpack_from(layout, end)
+        # Layout and content under one checksum: a layout that belongs to another batch would cut
+        # the records in the wrong places.
         if crc32c(content, crc32c(view[:end])) != checksum:
             raise RefusedBatchError(0, "its checksum does not match")
+        # The counts come from the network: they have to be those of what came.
         if (end, length) != (_HEAD.size + 12 * count, len(content)):
             raise RefusedBatchError(lsn, f"{end} and {len(content)} bytes are not its lengths")
         columns = array("I")
@@ -144,6 +148,8 @@ class SealedBatch(NamedTuple):
             _, operations = sound_operations(payload, self.end, 0)
         except ValueError as error:
             raise self._refused(str(error)) from None
+        # The layout is not in the log: what it says about the messages must be what the
+        # TRANSACTION says, as a restart will only see that.
         first_id, stop = enqueued_ids(operations)
         if stop - first_id != len(self.lengths) or (stop and first_id != self.first_id):
             raise self._refused(f"it enqueues other messages than its {len(self.lengths)}")

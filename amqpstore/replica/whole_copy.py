@@ -50,6 +50,7 @@ class WholeCopy(NamedTuple):
     def decode(cls, content: bytes) -> WholeCopy:
         """Decode the content. Raises: ValueError, which says what is wrong."""
         packed = content[_CHECKSUM.size :]
+        # This becomes REPLACEMENT, after which the member's own store is given up.
         if len(content) < _CHECKSUM.size or _CHECKSUM.unpack_from(content)[0] != crc32c(packed):
             raise ValueError("its checksum does not match")
         try:
@@ -59,6 +60,7 @@ class WholeCopy(NamedTuple):
             raise ValueError(f"it cannot be read: {error}") from None
         for name in found.files:
             if not is_copied_name(name):
+                # Names come from the network, and become paths in this directory.
                 raise ValueError(f"{name!r} is not a file of a store")
         for table, of_table in found.tables.items():
             for key, row in of_table.items():

@@ -65,6 +65,8 @@ def founding(
     put = {one.key for one in puts}
     return EtcdTransaction(
         tuple(
+            # With `former`, each must still be as it was read: two operators who found the same
+            # group at once cannot both succeed.
             Compare(key, former.changed(key) if former is not None and key != LEADER else 0)
             for key in (GROUP, STATE, LEADER, IN_SYNC, SECRET)
         ),
@@ -120,6 +122,8 @@ def _on_group(
 ) -> EtcdTransaction:
     group = {**view.rows[GROUP].value, **values, "request": request}
     return EtcdTransaction(
+        # Every change puts this key, so two operators who have read the same state cannot both
+        # succeed.
         (Compare(GROUP, view.changed(GROUP)), *(compares or ())),
         (Put(GROUP, group), *(Put(key, value) for key, value in puts or ())),
         deletes,
@@ -138,6 +142,7 @@ def switching(view: View, to: str, lease: int, request: str) -> EtcdTransaction:
             Compare(LEADER, view.changed(LEADER)),
             Compare(IN_SYNC, view.changed(IN_SYNC)),
         ),
+        # A wish that the leader cannot fulfil now must not come true hours later.
         (Put(HANDOVER, value, lease),),
         request=request,
     )
@@ -165,6 +170,7 @@ def forced_succession(view: View, member: str, request: str) -> EtcdTransaction:
         (
             Put(STATE, {"term": term, "leader": member, "request": request}),
             Put(IN_SYNC, {"members": [member], "term": term, "request": request}),
+            # The floor may go down here, by the decision of a person.
             Put(FLOOR, {"term": floor.term, "number": floor.number, "request": request}),
             _forced(term, member, request),
             *(
@@ -206,6 +212,7 @@ def _seen_term(view: View, member: str) -> int:
 def disbanding(view: View, request: str) -> EtcdTransaction:
     """Return the transaction that deletes all keys of a group without a leader."""
     return EtcdTransaction(
+        # Under a leader its members would go on confirming in a group that no longer exists.
         (Compare(GROUP, view.changed(GROUP)), Compare(LEADER, 0)),
         deletes=tuple(view.rows),
         request=request,

@@ -96,6 +96,7 @@ class View(NamedTuple):
     def term(self) -> int:
         """The term of the last election; 0 before the first one."""
         row = self.rows.get(STATE)
+        # In a key without a lease: the next term has to be higher also when nobody leads.
         return int(row.value["term"]) if row else 0
 
     @property
@@ -277,6 +278,8 @@ def election(
         "member": identity.member,
         "incarnation": identity.incarnation,
         "term": term,
+        # Once only: a member that dies soon after each start would otherwise take its key back
+        # without limit, beside healthy followers.
         "retaken": own,
         "replicate": identity.replicate,
         "amqp": identity.amqp,
@@ -353,6 +356,8 @@ def floor_change(fence: int, floor: FloorChange, request: str) -> EtcdTransactio
 def _floor_change(floor: FloorChange, request: str) -> tuple[tuple[Compare, ...], tuple[Put, ...]]:
     (term, number), revision = floor
     put = Put(FLOOR, {"term": term, "number": number, "request": request})
+    # Without its revision an older floor that arrives late would say that less is confirmed, and
+    # let an older copy stand.
     return (Compare(FLOOR, revision),), (put,)
 
 
@@ -382,6 +387,7 @@ def proof(fence: int, view: View, member: str, request: str) -> EtcdTransaction 
     its directory it began with; None if that is not in doubt.
     """
     found = view.generation(member)
+    # A row that is right already is not written again: each change wakes all members.
     if found is None or found.is_proven:
         return None
     return EtcdTransaction(
@@ -408,6 +414,8 @@ def regain(
     elected since.
     """
     return EtcdTransaction(
+        # The state's revision is that of this leader's election: if anybody was elected since, or
+        # a person has forced a succession, it has changed.
         (Compare(LEADER, 0), Compare(STATE, state_revision)),
         (Put(LEADER, {**value, "request": request}, lease),),
         request=request,
@@ -420,6 +428,7 @@ def resignation(fence: int, term: int, successor: str, request: str) -> EtcdTran
     return EtcdTransaction(
         (Compare(LEADER, fence),),
         (Put(HANDOVER, handover),) if successor else (),
+        # Deleted and not left to its lease: the successor stands at once.
         (LEADER,),
         request,
     )

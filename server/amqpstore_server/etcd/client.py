@@ -34,6 +34,8 @@ from amqpstore_server.etcd.settings import EtcdSettings
 
 _log = logging.getLogger(__name__)
 
+# Short beside a lease of a few seconds: a keep-alive has to reach another endpoint before that is
+# over.
 TIMEOUT_S = 1.0
 SILENCE_S = 3.0
 """How long a watch may be silent: then it begins anew, at an endpoint that answers."""
@@ -144,6 +146,8 @@ class EtcdClient:
             # An etcd with a long election timeout grants no short ones. But a candidate counts on
             # its request being dead after the time that it has asked for.
             if answer.ttl_s > asked_s:
+                # A request under a longer lease could be carried out after its candidate has
+                # counted it as dead.
                 raise MalformedAnswerError(
                     f"a lease of {asked_s} s was asked for, and one of {answer.ttl_s} s was "
                     "granted: configure longer leases, or a shorter election timeout of etcd"
@@ -166,6 +170,8 @@ class EtcdClient:
             # Before it is sent: from when on etcd counts the lease is not known, but it is no
             # earlier.
             asked_at = self._clock()
+            # Before each endpoint, not once: the attempt before may have taken a second, in which
+            # the disk began to hang.
             if not is_fit():
                 raise NotFitError
             try:
@@ -187,6 +193,7 @@ class EtcdClient:
 
     def revoke(self, lease: int) -> None:
         """End a lease, with the keys under it, if it is there. Raises: EtcdError."""
+        # It is gone, which is what was asked for.
         with suppress(LeaseGoneError):
             request = messages.lease_request(lease)
             self._ask("/v3/lease/revoke", request, messages.RevokeAnswer, lambda _: None)
@@ -220,6 +227,8 @@ class EtcdClient:
         request = messages.watch_request(self._prefix, revision)
         problems = []
         for endpoint in self._in_order():
+            # Raises for an etcd whose revisions went back: events of a restored one tell of other
+            # changes under the same numbers.
             self._identity.begin()
             try:
                 lines = endpoint.lines("/v3/watch", request, SILENCE_S)
@@ -248,6 +257,7 @@ class EtcdClient:
         for endpoint in self._in_order():
             try:
                 return self._exchange(endpoint, path, request, shape, understand)
+            # etcd has answered, and every other endpoint would say the same.
             except LeaseGoneError:
                 raise
             except EndpointError as error:
@@ -265,6 +275,8 @@ class EtcdClient:
         is_linearizable: bool = True,
     ) -> _Result:
         """Send a request to one endpoint. Raises: EndpointError, OtherEtcdError."""
+        # Taken before the request is sent: an answer that was overtaken by another thread's is
+        # older, and not a sign that etcd went back.
         least = self._identity.begin()
         try:
             answer = messages.decode(endpoint.post(path, request), shape)
@@ -284,6 +296,8 @@ class EtcdClient:
 
     def _failed(self, endpoint: Endpoint, error: EndpointError) -> None:
         """Ask the next endpoint first, from now on."""
+        # Only where it is the one asked first: two threads that fail at the same endpoint must not
+        # skip the next one.
         number = self._endpoints.index(endpoint)
         if number == self._first:
             self._first = (number + 1) % len(self._endpoints)
@@ -298,6 +312,7 @@ class EtcdClient:
 
 
 def _attempted(answer: messages.TransactionAnswer) -> Attempted:
+    # A compare that does not hold is an answer, and a certain one: the transaction never happens.
     return Attempted("done" if answer.succeeded else "refused", answer.header.revision)
 
 
@@ -314,6 +329,7 @@ class EtcdWatch:
     ) -> None:
         # Neither the keys that show who runs nor the floor, which moves all the time: members read
         # each second anyway.
+        # Each of those keys changes every second or so; each hint costs a read of all keys.
         self._quiet = ((prefix + alive_key("")).encode(), (prefix + FLOOR).encode())
         self._url = url
         self._lines = lines
@@ -334,6 +350,7 @@ class EtcdWatch:
                 answer = messages.decode(line, messages.WatchLine)
                 if answer.result is not None:
                     self._identity.check(answer.result.header, None)
+            # Not to be asked again at once: see `Watching`, which waits and reads first.
             except (MalformedAnswerError, OtherEtcdError) as error:
                 raise EndpointError(self._url, str(error), may_happen=False) from None
             if answer.result is not None and answer.result.compact_revision:

@@ -69,7 +69,11 @@ class EtcdDriver:
         self._requests = Lane("etcd requests", self._request, _is_same_read, _is_waited_for)
         # In a thread of their own: leadership must not be lost to a slow transaction.
         self._renewals = Lane("etcd keep-alives", self._keep_alive, _is_same_lease)
+        # It has to work where the other one refuses what etcd it finds: this key is how people see
+        # why.
         self._presence_client = client.without_identity()
+        # A status is left out while another one waits for a slow etcd: the member shows itself
+        # again soon.
         self._showing = Lane(
             "etcd presence", Presence(self._presence_client).show, lambda _, __: True
         )
@@ -86,6 +90,7 @@ class EtcdDriver:
 
     def close(self) -> None:
         """Return when all threads have ended: at most a few seconds if etcd does not answer."""
+        # The requests last: a resignation may still be on its way.
         self._watching.close()
         self._renewals.close()
         self._showing.close()
@@ -115,6 +120,8 @@ class EtcdDriver:
         try:
             view = self._client.read()
         except EtcdError:
+            # No answer at all is normal during an outage, and the member asks again. Another etcd
+            # has to be told: it is the one case in which trying again is dangerous.
             if reason := self._client.objection:
                 self._answers.etcd_is_another(reason)
             return
@@ -140,6 +147,7 @@ class EtcdDriver:
         except EtcdError:
             return
         except NotFitError:
+            # Once, not three times in each lease.
             if self._was_fit:
                 _log.warning("the lease is not renewed: disk or event loop make no progress")
             self._was_fit = False
@@ -156,6 +164,8 @@ def _is_waited_for(last: object, effect: object) -> bool:
     """Tell whether a grant or an attempt would wait for a read: a candidate waits for it, and a
     later read sees more.
     """
+    # A candidate's lease runs from when it is asked for: behind a read that takes a second, half
+    # of it would be gone before the election is attempted.
     return isinstance(last, ReadKeys) and isinstance(effect, Grant | Attempt)
 
 

@@ -85,9 +85,12 @@ class Endpoint:
         if not self._has_token:
             self._authenticate()
         try:
+            # Once. A second send after a lost answer could carry a transaction out twice.
             return self._exchange(path, body, self._token)
         except EndpointError as error:
             # An invalid argument: "revision of auth store is old", or "user name is empty".
+            # etcd checks the token before it looks at the request, so a refused one was not
+            # carried out and may be sent again.
             if not self._settings.user or error.code not in (UNAUTHENTICATED, INVALID_ARGUMENT):
                 raise
         self._authenticate()
@@ -131,6 +134,8 @@ class Endpoint:
         except (HTTPError, OSError) as error:
             raise self._error(_reason(error, self._timeout_s)) from None
         finally:
+            # Also after an error: a connection with half an answer in it would give the other half
+            # to the next request.
             response.close()
         return bytes(answer)
 
@@ -144,6 +149,7 @@ class Endpoint:
         response = self._send(path, body, silence_s, self._token)
         if response.status != 200:
             error = self._failed(response.status, self._read_answer(response))
+            # Tokens expire: the watch that is begun next gets a new one.
             self._has_token = self._has_token and error.code != UNAUTHENTICATED
             raise error
         return EndpointLines(self.url, response)
@@ -197,6 +203,7 @@ class Endpoint:
         except MalformedAnswerError:
             return self._error(f"HTTP {status}: {excerpt(answer)}")
         reason = printable(said.message or said.error) or excerpt(answer)
+        # The gateway says NOT_FOUND for a lease that is gone.
         kind = LeaseGoneError if said.code == NOT_FOUND else EndpointError
         return kind(self.url, f"HTTP {status}: {reason}", may_happen=True, code=said.code)
 
@@ -222,6 +229,8 @@ class EndpointLines:
             while piece := self._response.read1(_READ_BYTES, decode_content=False):
                 *lines, rest = (rest + piece).split(b"\n")
                 yield from filter(None, lines)
+                # Bytes without a line end are limited too: an endpoint that is not etcd could send
+                # them for ever.
                 if len(rest) > MAX_ANSWER_BYTES:
                     reason = f"a line of the answer has more than {MAX_ANSWER_BYTES} bytes"
                     raise EndpointError(self._url, reason, may_happen=False)

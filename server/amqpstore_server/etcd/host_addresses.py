@@ -34,6 +34,7 @@ class HostAddresses:
 
         Raises: socket.gaierror, if there never was one.
         """
+        # An address needs no look-up, and no thread.
         try:
             ip_address(self._host)
         except ValueError:
@@ -41,6 +42,8 @@ class HostAddresses:
         else:
             return [self._host]
         try:
+            # A name server that fails for an hour must not cost leadership: the last answer is
+            # used meanwhile.
             self._known = self._asked().result(self._timeout_s)
         except TimeoutError:
             if not self._known:
@@ -68,6 +71,8 @@ class HostAddresses:
             addresses = [str(address[0]) for *_, address in found]
         except OSError as error:
             failure = error
+        # `getaddrinfo` encodes the name with the `idna` codec, which raises this for a label that
+        # is empty or too long.
         except UnicodeError as error:
             failure = socket.gaierror(str(error))
         # Before the answer: a thread that has it and asks again is to get a new one.
@@ -91,6 +96,7 @@ def connecting_to(addresses: HostAddresses, kind: Any) -> Callable[..., HTTPConn
 
         def _new_conn(self) -> socket.socket:
             host: str = self._dns_host
+            # urllib3 would look the name up itself, without a time limit.
             try:
                 found = addresses.get()
             except socket.gaierror as error:
@@ -105,6 +111,8 @@ def connecting_to(addresses: HostAddresses, kind: Any) -> Callable[..., HTTPConn
                 else:
                     return made
                 finally:
+                    # Restored, as TLS checks the certificate against it and the next connection
+                    # asks for it.
                     self._dns_host = host
             raise failure
 

@@ -59,6 +59,8 @@ class IdentityCheck:
         Raises: OtherEtcdError.
         """
         with self._lock:
+            # The first answer of all decides for a member that knows no etcd yet; from then on it
+            # is in MEMBER.
             cluster = self._known.cluster or header.cluster_id
             if header.cluster_id != cluster:
                 self._other = OtherEtcdError(
@@ -66,6 +68,8 @@ class IdentityCheck:
                     f"{cluster:x}: is the endpoint right, or was etcd made anew?"
                 )
                 raise self._other
+            # Only a linearizable answer can prove it: any other may come from a member of etcd
+            # that is behind.
             if least is not None and header.revision < least:
                 self._other = self._went_back = OtherEtcdError(
                     f"etcd is at revision {header.revision} and was at {least} before: was it "
@@ -73,6 +77,8 @@ class IdentityCheck:
                     "started again"
                 )
                 raise self._went_back
+            # A wrong endpoint may be one of several. The objection goes with the next right
+            # answer, unless revisions went back.
             self._other = None
             revision = self._known.revision
             if least is not None:

@@ -36,6 +36,8 @@ class Lane(Generic[Job]):
     def put(self, job: Job) -> None:
         """Have a job carried out, behind those that wait."""
         with self._wake:
+            # Only the last one that waits is looked at: leaving out a read in front of a
+            # transaction would change what it sees.
             if self._jobs and self._may_skip(self._jobs[-1], job):
                 return
             if self._jobs and self._goes_before(self._jobs[-1], job):
@@ -47,6 +49,8 @@ class Lane(Generic[Job]):
     def close(self) -> None:
         """Leave out what waits, and return when the job under way is done."""
         with self._wake:
+            # What waits is dropped: at a stop each job would take its full timeout if etcd does
+            # not answer.
             self.is_closed = True
             self._wake.notify()
         self._thread.join()
@@ -59,4 +63,5 @@ class Lane(Generic[Job]):
                 if self.is_closed:
                     return
                 job = self._jobs.popleft()
+            # Outside the lock, or `put` would wait for etcd, and with it the state machine.
             self._carry_out(job)

@@ -109,6 +109,7 @@ class WatchLine(msgspec.Struct):
 def decode(body: bytes, shape: type[Shape]) -> Shape:
     """Return an answer. Raises: MalformedAnswerError, which says where it differs."""
     try:
+        # The gateway writes 64-bit integers as text, and leaves out what is zero.
         return msgspec.json.decode(body, type=shape, strict=False)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedAnswerError(f"{error}: the answer is {excerpt(body)}") from None
@@ -116,6 +117,7 @@ def decode(body: bytes, shape: type[Shape]) -> Shape:
 
 def printable(text: str) -> str:
     """Return what somebody else wrote, as it may be logged and shown."""
+    # Quoted, so that whoever answers cannot write line ends or terminal codes into the log.
     return repr(text[:_SHOWN_BYTES])[1:-1]
 
 
@@ -130,6 +132,8 @@ def view(answer: RangeAnswer, prefix: str) -> View:
     rows = {}
     start = prefix.encode()
     for one in answer.kvs:
+        # A key of another group in the answer would become a key of this one once the prefix is
+        # cut.
         if not one.key.startswith(start):
             raise MalformedAnswerError(f"the key {excerpt(one.key)} was not asked for")
         try:
@@ -175,6 +179,8 @@ def transaction_request(transaction: EtcdTransaction, prefix: str) -> bytes:
 def _compare(compare: Compare, prefix: str) -> dict[str, str]:
     return {
         "key": _base64(prefix + compare.key),
+        # Not the version or the value: both come back when a key is deleted and put again, and a
+        # late request would succeed.
         "target": "MOD",
         "result": "EQUAL",
         "mod_revision": str(compare.revision),
@@ -183,6 +189,8 @@ def _compare(compare: Compare, prefix: str) -> dict[str, str]:
 
 def grant_request(ttl_s: int) -> bytes:
     """Ask for a lease, whose id etcd chooses: no two leases ever have the same."""
+    # LavinMQ used the node's own number as the lease: after a restart the old process passed for
+    # the new one.
     return _encode({"TTL": str(ttl_s)})
 
 
@@ -203,6 +211,7 @@ def authenticate_request(user: str, password: str) -> bytes:
 
 def _under(prefix: str) -> dict[str, str]:
     first = prefix.encode()
+    # All keys with the prefix: those below the prefix with its last byte counted up.
     return {"key": _base64(first), "range_end": _base64(first[:-1] + bytes((first[-1] + 1,)))}
 
 

@@ -39,6 +39,7 @@ class EtcdSettings:
 
         Raises: EtcdError, which names the file that is not what it should be.
         """
+        # The `ssl` module does not say which of the files it could not read.
         for path in filter(None, (self.ca, self.certificate, self.key)):
             try:
                 with open(path, "rb"):
@@ -68,6 +69,8 @@ def endpoint_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} is not http://HOST:PORT or https://HOST:PORT")
+    # Credentials in a URL would be in the log with each failure; a path would be cut off in
+    # silence.
     if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError(f"{text!r} has more than a host and a port")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname

@@ -53,6 +53,8 @@ class Watching:
 
     def _follow(self, revision: int) -> None:
         """Read whenever there is a change after a revision, until the watch ends."""
+        # From the revision that was read: between the read and the watch nothing is missed, and
+        # nothing is seen twice.
         watch = self._client.watch(revision + 1)
         try:
             with self._lock:
@@ -62,6 +64,7 @@ class Watching:
                 self._watch = watch
             for changed in watch.changes():
                 # Several changes of one transaction, or those that a read has seen, are one hint.
+                # The read before may have seen several of the changes that wait in the stream.
                 if changed > revision:
                     revision = self._read()
         finally:
