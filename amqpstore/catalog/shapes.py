@@ -85,6 +85,7 @@ def misshapen(table: str, key: str, row: Any) -> str:
 
 
 def _is_number(value: object, most: int = _MAX_NUMBER) -> bool:
+    # True and False are integers to Python, and would pass as counts.
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
@@ -118,6 +119,7 @@ def _index(key: str, row: Any) -> str:
         return f"it is of index file {row['number']}"
     if not 0 < entries <= ENTRIES_A_FILE:
         return f"{entries} entries: a file has at least one, and no more than {ENTRIES_A_FILE}"
+    # Paging works by these ranges alone, without reading the file.
     if row["end"] <= row["first"]:
         return f"its entries claim the range {row['first']} to {row['end'] - 1}"
     if row["end_bytes"] > MAX_FILE_BYTES:
@@ -127,6 +129,8 @@ def _index(key: str, row: Any) -> str:
     acked = row.get("acked")
     if not isinstance(acked, bytes) or len(acked) not in (0, (entries + 7) // 8):
         return f"acked is not a bitmap of {entries} entries"
+    # A bit without an entry would be counted as an ack, and the file be dropped with live messages
+    # in it.
     if int.from_bytes(acked, "little").bit_length() > entries:
         return f"acked has bits beyond those of {entries} entries"
     delivered = row.get("delivered")
@@ -165,6 +169,8 @@ def _segments(key: str, row: Any) -> str:
         ids, references = unpacked(row.get("ids")), unpacked(row.get("references"))
     except ValueError as error:
         return str(error)
+    # Equal in a segment without messages: one that a crash has left, or that was created and never
+    # filled.
     if not row["first_id"] <= row["end_id"]:
         return f"its ids claim the range {row['first_id']} to {row['end_id']}, exclusive"
     size = row["end_id"] - row["first_id"]

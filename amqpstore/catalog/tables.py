@@ -258,6 +258,8 @@ class GivenUpRow(NamedTuple):
 
 
 def _fields(names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
+    # Unknown keys of a newer version are dropped here, and so are lost when this version writes
+    # the row again.
     return {name: row[name] for name in names}
 
 

@@ -42,6 +42,7 @@ class _Merging:
         while self._merged_count < len(runs):
             part = runs[self._merged_count : self._merged_count + _MERGED_AT_ONCE]
             for queue, run in part:
+                # Both neighbours at once: an ack between two ranges makes one of three.
                 first = ends.pop((queue.id, run.first_sequence), run.first_sequence)
                 end = starts.pop((queue.id, run.end), run.end)
                 starts[queue.id, first] = end

@@ -33,6 +33,7 @@ def check_messages(messages: Sequence[Message]) -> None:
         if not isinstance(message.envelope, Envelope):
             raise TypeError(f"a message must have an Envelope, not {_kind(message.envelope)}")
     kinds = {message.body.__class__ for message in messages}
+    # Exactly `bytes`: a `bytearray` could be changed by its owner between the call and the write.
     if kinds != {bytes}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
         raise ValueError(f"a message to publish must have a body of type bytes, not {names}")
@@ -111,6 +112,7 @@ def check_names(names: str | Iterable[str]) -> list[str]:
         raise ValueError("a message needs at least one queue")
     for name in found:
         check_str("a queue name", name)
+    # Twice in one queue, a message would be delivered twice under one id.
     if len(set(found)) < len(found):
         raise ValueError("messages are put in a queue once: a queue is named twice")
     return found
@@ -143,6 +145,7 @@ def check_whole(what: str, number: int, least: int = 0, most: int = MAX_WHOLE) -
         found = index(number)
     except TypeError:
         found = None
+    # `operator.index` takes True for 1.
     if found is None or isinstance(number, bool):
         raise TypeError(f"{what} must be a whole number, not {_kind(number)}")
     if found < least:
@@ -165,8 +168,10 @@ def check_real(what: str, number: float) -> float:
     try:
         is_nan = math.isnan(number)
     except OverflowError:
+        # An integer beyond the largest float, which `isnan` cannot convert.
         raise ValueError(f"{what} must be a number that a float can hold") from None
     if is_nan:
+        # Every comparison with nan is false: a wait until then would never end.
         raise ValueError(f"{what} must be a number, not nan")
     return number
 

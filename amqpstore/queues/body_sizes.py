@@ -30,6 +30,7 @@ class BodySizes:
         """Return the bytes in the bodies of a queue's runs, which ascend, and the parts of runs for
         which they are unknown: no index file has them, or it lacks sizes, or cannot be read.
         """
+        # Copies, as `remove` cuts them: the queue's own runs stay as they are.
         wanted: RunList[Run] = RunList()
         for run in runs:
             wanted.append(copy(run))
@@ -86,6 +87,8 @@ class BodySizes:
             (queue_id, state), _ = self._last
             # Neighbours leave one after the other, and a long queue has many files.
             is_inside = state.first <= first and end <= state.end
+            # The state is compared too: a checkpoint may have written the file anew under the same
+            # number since.
             if queue_id == queue.id and is_inside and queue.index.get(state.number) == state:
                 return [state]
         found = [one for one in queue.index.values() if one.first < end and first < one.end]
@@ -96,6 +99,7 @@ class BodySizes:
         if self._last is None or self._last[0] != key:
             try:
                 self._last = key, self._reader.entries(queue.id, state)
+            # A size is only a figure. The message itself is reported when it is to be read.
             except (DamageError, OSError, MemoryError):
                 self.has_failed = True
                 return None

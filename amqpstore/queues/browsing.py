@@ -167,6 +167,7 @@ class Browser:
         try:
             entries = self._entries(file)
         except (DamageError, OSError) as error:
+            # Out of descriptors or memory: the caller tries again, and nothing is called damaged.
             if is_shortage(error):
                 raise ReadLaterError(f"index file {file.number}", str(error)) from error
             self._stored.paging.note_file(self._queue, file, error)
@@ -184,6 +185,7 @@ class Browser:
         """
         state = self._queue.index[file.number]
         # Blocks are only added to a file, so with the same end it is the same.
+        # Not the acks, which change all the time and are looked up in the queue's own state.
         key = file.number, state.end_bytes
         if self._known is None or self._known[0] != key:
             self._known = key, self._stored.paging.entries_of(self._queue, file)

@@ -46,6 +46,8 @@ class Disposal:
         while runs and left > 0:
             run = runs.popleft()
             self._release(run)
+            # Counted after it is freed: a run is never cut, so one of a million messages takes a
+            # step of its own.
             left -= _RUN if run.messages is None else _RUN + run.count
         while lists and left > 0:
             left -= len(lists.popleft())

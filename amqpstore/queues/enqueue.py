@@ -91,6 +91,8 @@ class Enqueues:
                 priority=priority,
             )
             queue.next_sequence = sequence + count
+            # A message that is in no durable queue does not enter the log at all: nothing would
+            # ever release its bytes there.
             if queue.durable and (persistent or queue.keeps_transient):
                 if not first_id:
                     logged = messages
@@ -101,6 +103,8 @@ class Enqueues:
                     logged_bytes = whole_bytes
                     if len(logged) < len(messages):
                         logged_bytes = body_bytes(logged)
+                    # Once for all queues: they share the record, and its reference count is how
+                    # many of them name it.
                     first_id = next_id = self._log.append_messages(logged, logged_bytes)
                 if indexes is None or is_split or placed is messages:
                     run.first_id = next_id
@@ -114,6 +118,8 @@ class Enqueues:
                 else:
                     run.ids = array("Q", [first_id + index for index in indexes])
                     run.first_id = run.ids[0]
+                    # Ids that are not contiguous: a consistent-hash or topic exchange has given
+                    # each queue some messages of one batch.
                     self._log.append_operation(SpreadEnqueue(queue.id, sequence, run.ids, priority))
             self._append(queue, run, withheld)
         return first_id != 0
@@ -192,6 +198,8 @@ def publish_bytes(
     head_bytes = len(messages[0].envelope.head)
     count = len(messages)
     needed = body_bytes + count * (HEADER.size + head_bytes) + len(placements) * OPERATION.size
+    # Only where a single message could be too large; the sum is at hand, and the lengths would
+    # have to be looked at one by one.
     if body_bytes > _MAX_MESSAGE_BYTES - MAX_PROPERTIES_BYTES - (1 << 10):
         _check_sizes(messages)
     return needed if messages[0].envelope.persistent else 0

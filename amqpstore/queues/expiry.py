@@ -51,6 +51,8 @@ class ExpiryHeap:
         """Return what expires first; for a file, the time is when something in it may expire."""
         entries = self._entries
         while entries:
+            # The entry may be of a run that was taken, and its sequence be in another one by now:
+            # so the time is compared too.
             expires_ms, sequence = entries[0]
             run = ready.at(sequence)
             if run is not None and run.expires_ms == expires_ms:
@@ -63,6 +65,8 @@ class ExpiryHeap:
 
     def trim(self, ready: ReadyList, paged: Sequence[PagedFile]) -> None:
         """Remove stale entries if they may be more than the others."""
+        # A queue with a TTL whose consumer keeps up would otherwise gather an entry for each
+        # message, none of which comes to the top before it is due.
         if len(self._entries) > 2 * (len(ready) + len(paged)) + _FEW:
             spans: list[Run | PagedFile] = [*ready, *paged]
             self._entries = [(span.expires_ms, span.end - 1) for span in spans if span.expires_ms]

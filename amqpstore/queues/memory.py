@@ -147,12 +147,15 @@ class Memory:
                     break
         excess = self._excess
         left = _MAX_DROPPED
+        # In the order of ids. A body that is not durable yet is only in memory: dropping it would
+        # lose a message that is about to be confirmed.
         while excess and left and excess[0][1].end_id <= next_message_id:
             left -= 1
             queue, run = excess.popleft()
             # Before it is let go: then it takes none any more.
             memory_bytes = run.memory_bytes
             is_excess = run.messages is not None and self.is_excess(queue, is_logged=True)
+            # Asked again: the run may have been taken since, or its queue may have got a consumer.
             if is_excess and queue.let_go(run):
                 self.let_go(queue, memory_bytes)
         self.let_go_unacked(next_message_id)
@@ -169,11 +172,15 @@ class Memory:
     def _write_aside(self, queue: Queue, run: Run) -> None:
         if run.messages is None or not self.is_excess(queue, is_logged=False):
             return
+        # Taken or purged since. Written now, it would keep its segment in `transient/` until the
+        # process ends.
         if not queue.ready.has(run):
             return
         memory_bytes = run.memory_bytes
         try:
             run.first_id = self._transient.write(run.messages)
+        # A full disk must not cost transient messages that are in memory already; the memory alarm
+        # stops publishers.
         except OSError as error:
             _log.warning(
                 "transient messages stay in memory, as writing them out failed: %s",
@@ -200,6 +207,8 @@ class Memory:
         if queue.lazy:
             return True
         plenty_bytes = self.plenty_bytes if is_logged else self.budget_bytes // _PLENTY_UNLOGGED
+        # Without sharing as long as there is plenty: shares are known a second late, and a burst
+        # into a new queue would go to disk first.
         if self.memory_bytes <= plenty_bytes:
             return False
         least = _LEAST_SHARE_BYTES if self.memory_bytes <= self.budget_bytes else 0

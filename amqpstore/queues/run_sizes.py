@@ -105,6 +105,7 @@ class RunSizes:
             index += read
             total += size
             yield read + size // _BYTES_OF_ONE
+            # Taken, split or joined meanwhile: the sum is not that of the run any more.
             if queue.ready.at(first) is not run or run.messages is not None or run.count != count:
                 return
         run.body_bytes = total
@@ -158,6 +159,7 @@ class RunSizes:
             if run.messages is None:
                 if not run.body_bytes and run.first_id < FIRST_TRANSIENT:
                     sizes = self._sizes_of(queue, run)
+                    # Unknown sizes are said to be unknown, and not counted as zero.
                     queue.is_sized = queue.is_sized and sizes is not None
                     run.body_bytes = sum(sizes or ())
                 queue.stored_count += run.count

@@ -80,6 +80,7 @@ class StoredRuns:
             return messages, rest
         if rest is not None:
             queue.unloaded.add(rest)
+        # Before it is counted as unacked, by the memory that it has then.
         self.fill(part, messages)
         self._unacked.add(queue, part)
         return part, rest
@@ -141,6 +142,8 @@ class StoredRuns:
         only at its ends: what has left its head when its turn comes is left out.
         """
         position = 0
+        # What is published from here on is not part of it: a copy of a queue into itself would
+        # never end.
         stop = queue.next_sequence
         while position < stop and not queue.deleted:
             files = queue.paged_between(position, stop)
@@ -203,6 +206,7 @@ class StoredRuns:
         if (readable := self.quarantine.readable()) is None:
             return counts
         messages, index_files = readable
+        # Back in its old place, by its sequence: it is older than what was served meanwhile.
         for queue, run in messages:
             make_ready(queue, run)
             counts[queue] = counts.get(queue, 0) + run.count

@@ -41,6 +41,7 @@ class TransientLog:
         self._unread: dict[int, int] = {}
         self._next_id = FIRST_TRANSIENT
         self._next_number = 1
+        # Bodies are never compressed here, so there are no dictionaries.
         self._decoder = MessageDecoder({}, lambda body: body)
 
     def wipe(self) -> None:
@@ -53,6 +54,8 @@ class TransientLog:
                     try:
                         self._files.remove(f"{self._directory}/{name}")
                     except OSError:
+                        # A file that cannot be removed keeps its number: `create` would fail on it
+                        # at the first write.
                         self._next_number = max(self._next_number, number + 1)
 
     def write(self, messages: Sequence[Message]) -> int:
@@ -106,6 +109,7 @@ class TransientLog:
             self._unread[segment.number] -= released
             first_id += released
             if not self._unread[segment.number]:
+                # Also the one that is being written: the next write begins another.
                 self._drop(segment)
 
     def close(self) -> None:
