@@ -62,6 +62,8 @@ def absent_messages(
     first_id, last_id = account.first_id, end_id
     if table is not None:
         index = bisect_left(table.offsets, file_bytes)
+        # The table has the offset of one message in several: what lies between two of its entries
+        # may be there or not.
         first_id = table.ids[index - 1] if index else first_id
         last_id = table.ids[index] if index < len(table.ids) else last_id
     at_least, at_most = held_from(account, last_id), held_from(account, first_id)
@@ -172,6 +174,8 @@ class UnreadableCount:
         quarantined = queue.quarantined
         self._elsewhere += quarantined.count
         if quarantined.count:
+            # A message of an absent segment that was tried already is in quarantine, too, and
+            # counts once.
             self._elsewhere -= self._absence.ids.count(quarantined)
         self._unindexed += queue.unreadable_count
 

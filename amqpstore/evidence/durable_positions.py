@@ -99,6 +99,7 @@ class PositionNotes:
         # Whether it can be written or not: after a failure it is not tried for each batch.
         self.segment = position.segment
         self.due_ms = now_ms + _PAUSE_MS
+        # An idle store writes no notes: the file would grow for nothing, and wake the disk.
         if position.lsn == self._noted.lsn or not self._may_write():
             return
         if term_of(position.lsn) != term_of(self._first.lsn):
@@ -107,6 +108,7 @@ class PositionNotes:
             self._first = self._noted = position
             return
         try:
+            # Not synced. A sync for each note would cost as much as one for a confirm.
             file = self._file or self._begin_file()
             first = self._first
             noted = DurablePosition(*position, first.lsn, first.message_id, wall_ms)
@@ -158,6 +160,7 @@ def read_positions(files: Files, directory: str, seed: int) -> list[DurablePosit
     if files.exists(trails):
         for number in _numbers(files, trails):
             for found in _notes(files, f"{trails}/{position_name(number)}", seed):
+                # The last note of each process says everything that its earlier ones say.
                 if found.lsn > last.get(found.first_lsn, found._replace(lsn=0)).lsn:
                     last[found.first_lsn] = found
     return [last[first] for first in sorted(last)]
@@ -172,6 +175,7 @@ def _notes(files: Files, path: str, seed: int) -> Iterator[DurablePosition]:
         content = file.read(0, 2 * FILE_BYTES)
     finally:
         file.close()
+    # Notes have a fixed size, so a torn one hides no other.
     for offset in range(0, len(content) - NOTE.size + 1, NOTE.size):
         magic, *fields, checksum = NOTE.unpack_from(content, offset)
         if magic == MAGIC and checksum == crc32c(

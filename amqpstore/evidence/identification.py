@@ -99,6 +99,8 @@ def identify(
     """
     file = files.open(path)
     try:
+        # The header first: it names its store without a seed, so a file of another store is
+        # recognised as such.
         return _by_header(file, path) or _by_record(file, path, store_id, searched_bytes)
     finally:
         file.close()
@@ -123,6 +125,7 @@ def find_files(
     Raises: OSError, if a directory of the store cannot be listed.
     """
     for path in _walk(files, directory, but):
+        # One unreadable file must not end the search for the others.
         with contextlib.suppress(OSError):
             identified = identify(files, path, store_id, searched_bytes)
             if identified and identified.store_id == store_id:
@@ -139,11 +142,14 @@ def _walk(
     try:
         names = files.list_directory(directory)
     except OSError as error:
+        # Somebody else's directories may be unreadable. If one of the store's own is, what is in
+        # it would seem to be missing.
         is_ours = depth == 0 or (depth == 1 and os.path.basename(directory) in _OURS)
         if is_ours and not isinstance(error, PermissionError | FileNotFoundError):
             raise
     for name in names:
         path = f"{directory}/{name}"
+        # A link could lead to another store, or in a circle.
         if files.is_link(path) and (depth or name not in _OURS):
             continue
         if path in but or (depth == 0 and name in _PASSED_OVER):
@@ -156,6 +162,8 @@ def _walk(
         if kind is FileType.DIRECTORY and depth < _MAX_DEPTH:
             is_quarantine = depth == 0 and name == QUARANTINE
             yield from _walk(files, path, but, depth + 1, given_up=is_quarantine)
+        # Spares are old segments that wait to be used again: their records are sound and stand for
+        # nothing.
         elif kind is FileType.FILE and not is_spare(name):
             yield path
 
@@ -183,6 +191,7 @@ def _by_record(
     while base < min(size, searched_bytes):
         # An INDEX record is read whole, as its payload says which queue it is of.
         content = file.read(base, _WINDOW_BYTES + MAX_FILE_BYTES)
+        # The start may be damaged: any later record says the same about the file.
         offset = content.find(MAGIC)
         while 0 <= offset < _WINDOW_BYTES:
             if found := _at(content, offset, seed):
@@ -200,6 +209,7 @@ def _at(content: bytes, offset: int, seed: int) -> tuple[FileKind, int, int] | N
     A SEGMENT record does not count: its checksum has no seed, so a message may contain one.
     """
     found = _record(content, offset, seed)
+    # A number that no store can have reached is not a record, whatever its checksum.
     if not isinstance(found, Record) or not_next(found.number, 0):
         return None
     (segment,) = HEADER.unpack_from(content, offset)[5:6]

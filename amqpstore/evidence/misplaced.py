@@ -61,6 +61,8 @@ def find_misplaced(
         if index_key(name) and files.type_of(f"{directory}/{INDEX}/{name}") is FileType.FILE
     }
     found = list(find_files(files, directory, store_id, but=indexed))
+    # A second copy of a file that is in its place is a backup that somebody has left, and not a
+    # loss.
     at_home = {one.path for one in found if one.path == one.home(directory)} | indexed
     for one in found:
         home = one.home(directory)
@@ -105,6 +107,7 @@ def _was_given_up(name: str) -> bool:
 
 
 def _is_needed(one: IdentifiedFile, rows: Rows | None) -> bool:
+    # Nothing says what is needed, so everything is.
     if rows is None:
         return True
     if one.kind is FileKind.INDEX:

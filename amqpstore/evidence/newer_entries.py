@@ -53,6 +53,7 @@ def find_newer_entries(
             content = file.read(start, MAX_FILE_BYTES)
         finally:
             file.close()
+    # A file that cannot be read proves nothing, in either direction.
     except OSError:
         return None
     newer_entries = None

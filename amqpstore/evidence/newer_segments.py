@@ -57,6 +57,8 @@ def find_newer(
     Args: next_id, the first message that the last checkpoint did not know.
     """
     found = {}
+    # Segments of the log behind the checkpoint are newer than the catalog by nature: recovery
+    # reads them.
     for number in filter(is_compacted, numbers):
         path = segment_path(directory, number)
         if newer := _newer(files, path, number, seed, 0, next_id):
@@ -106,6 +108,7 @@ def _newer(
             file.close()
     except FileNotFoundError:
         return None
+    # It may hold the only copy, and nobody can look: kept, and not removed as left over.
     except OSError as error:
         return NewerMessages(path, error=str(error))
     return NewerMessages(path, first, last, offset, end - offset) if first else None

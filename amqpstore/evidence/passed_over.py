@@ -118,6 +118,8 @@ def passed_over(
     that others than the queues in the catalog may have.
     """
     return PassedOverRow(
+        # Only what lies between the checkpoint and the new end: everything before it is known, and
+        # nothing behind it exists.
         [list(one) for one in lsns.missing(start.lsn, end.lsn)],
         [list(one) for one in placed.missing(start.message_id, end.message_id)],
         [[queue_ids.start, queue_ids.stop]] if queue_ids else [],
@@ -130,6 +132,8 @@ def known_messages(rows_of: RowsOf, in_log: Iterable[tuple[int, int]]) -> Presen
     Args: in_log, ranges of ids.
     """
     position = StoreRows.read(rows_of).position or START
+    # Below the position a checkpoint has seen every id, except those that it has passed over
+    # itself.
     seen = PassedOver.read(rows_of).message_ids.missing(1, position.message_id)
     return PresentNumbers([*seen, *in_log])
 
@@ -148,6 +152,8 @@ def evident_queues(
         if copy and copy.store_id == store_id:
             found = copy.next_queue_id
     seed = checksum_seed(store_id)
+    # Files that can be read in part count as well: an id that is too high costs nothing, and one
+    # that is given twice mixes two queues.
     for path, number in segments:
         with contextlib.suppress(OSError):
             found = max([found, *(one + 1 for one in _queues_in(files, path, number, seed))])

@@ -27,6 +27,7 @@ class PresentNumbers:
         left out.
         """
         ranges = self.ranges
+        # Neighbours become one range, so a sound log of any length is a single one.
         if ranges and first <= ranges[-1][1]:
             ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
         else:

@@ -57,6 +57,7 @@ def find_put_back(
     Args: segments, that nothing needs: their numbers and paths; seed, of the records.
     """
     for number, path in segments if given_up else ():
+        # A repair has taken their messages in before it moved them: they would come twice.
         if _was_moved(os.path.relpath(path, directory)):
             continue
         try:

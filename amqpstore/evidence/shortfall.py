@@ -116,6 +116,7 @@ def find_shortfall(files: Files, directory: str, seed: int, log: ReadLog) -> Sho
     try:
         positions = read_positions(files, directory, seed)
         notes += newest_notes(files, directory, seed)
+    # Notes are a witness and not a part of the store: without them it opens as well.
     except (OSError, MemoryError) as error:
         _log.warning("whether the log lacks anything is known in part only: %s", reason_of(error))
     return shortfall(positions, notes, log)
@@ -181,6 +182,8 @@ def _missing(
     for note in notes:
         end = note.first_sequence + note.message_count
         known = next_sequences.get(note.queue_id, end)
+        # A sequence behind the log's own end was noted as durable: so the log is shorter than it
+        # was.
         if known < end:
             of = max(note.first_sequence, known), end
             noted.setdefault(note.queue_id, []).append(of)
@@ -206,6 +209,8 @@ def _left_behind_holes(log: ReadLog) -> int:
     count = 0
     for queue_id, head in log.heads.items():
         known = [(0, head), *entered.get(queue_id, ())]
+        # What left a queue in a sound batch must have entered it before: the difference was in the
+        # hole.
         count += _covered([*known, *left.get(queue_id, ())]) - _covered(known)
     return count
 
@@ -213,6 +218,7 @@ def _left_behind_holes(log: ReadLog) -> int:
 def _covered(ranges: Iterable[Range]) -> int:
     """Count the numbers in ranges, each once."""
     count = reached = 0
+    # Trails may tell of one message several times: published, delivered, acked.
     for first, end in sorted(ranges):
         count += max(end - max(first, reached), 0)
         reached = max(reached, end)

@@ -152,6 +152,8 @@ def only_files(files: Files, paths: Iterable[str]) -> list[str]:
 
 def _looked_at(files: Files, directory: str, name: str, expected: FileType) -> Iterator[WrongKind]:
     found = files.type_of(f"{directory}/{name}")
+    # `type_of` follows links, which is right for a volume that was mounted elsewhere, but not for
+    # a file that a start writes to.
     if found is _FILE and name in _NO_LINKS and files.is_link(f"{directory}/{name}"):
         found = FileType.LINK
     if found not in (expected, FileType.MISSING):

@@ -64,9 +64,11 @@ class ExpectedSegments(NamedTuple):
         """
         there = set(files)
         log = sorted(one for one in there if is_of_log(one, position))
+        # A noted end counts as a file: it shows that the segment existed, also if it is gone.
         last = max([position, *log, *(one for one in ends if not is_compacted(one))])
         gaps = []
         following = max(position, 1)
+        # One more than the last, so that a gap right before the end is found.
         for number in [*log, last + 1]:
             if following < number:
                 gaps.append(range(following, number))

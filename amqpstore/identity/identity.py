@@ -65,6 +65,7 @@ def read_header(files: Files, path: str, number: int) -> SegmentHeader | Gap:
     try:
         content = file.read(0, HEADER.size + SEGMENT_PAYLOAD.size)
     except OSError as error:
+        # Out of descriptors says nothing of the file. An unreadable sector does.
         if error.errno != errno.EIO:
             raise
         return Gap(0, 0, str(error))
@@ -118,6 +119,8 @@ def find_store_id(
     The segments come before the marker, as it has no checksum: a flipped digit is another id.
     Raises: OSError.
     """
+    # Two witnesses that agree outvote any number of segments, which may have been copied in from
+    # elsewhere.
     if in_marker and in_marker == in_catalog:
         return in_marker
     in_segments = Counter(_ids_in_segments(files, directory))

@@ -84,6 +84,7 @@ def refuse_unfinished_repair(files: Files, directory: str) -> None:
         if found := _REPAIR_STATE.search(tail):
             is_undo = found[1] == b"undoing"
             raise UnfinishedRepairError(directory, f"{QUARANTINE}/{name}", is_undo=is_undo)
+        # The journal may be damaged, or be gone: where the marker is says the same.
         if is_half_done(files, directory, name):
             raise UnfinishedRepairError(directory, f"{QUARANTINE}/{name}", is_damaged=True)
 
@@ -145,6 +146,8 @@ def check_directory(files: Files, directory: str) -> None:
     refuse_unfinished_repair(files, directory)
     if MARKER in names:
         return
+    # Remains of a creation that a crash has cut off are finished; anything else belongs to
+    # somebody.
     foreign = sorted(names - {LOCK, NEW_MARKER, CATALOG, SEGMENTS, INDEX})
     has_segments = False
     for name in sorted(names & {SEGMENTS, INDEX}):
@@ -173,9 +176,12 @@ def read(files: Files, directory: str) -> Marker | None:
     except FileNotFoundError:
         return None
     try:
+        # Bounded: somebody may have put a huge file there by mistake.
         text = file.read(0, 4096).decode("utf-8", "replace")
     finally:
         file.close()
+    # The version before the rest: a newer format may have more lines, and has to be refused by its
+    # number.
     if (version := _VERSION.match(text)) and int(version[1]) not in READ_VERSIONS:
         raise FormatVersionError(directory, int(version[1]), FORMAT_VERSION)
     if not (match := _PATTERN.fullmatch(text)):

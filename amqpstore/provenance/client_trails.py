@@ -192,6 +192,8 @@ class ClientTrails:
         if not queue.durable or not (persistent or queue.keeps_transient):
             return
         count = len(clients)
+        # One note for neighbours of one client: a batch of a thousand publishes by one client is
+        # one row.
         starts = [0, *compress(range(1, count), map(is_not, clients[1:], clients))]
         self._noted += zip(
             *(repeat(_PUBLISHED), repeat(self._clock.wall_ms())),
@@ -207,6 +209,8 @@ class ClientTrails:
         if not self._noted:
             return
         noted, self._noted = self._noted, []
+        # Behind a disk that hangs the notes are dropped: they must not take the memory of
+        # messages.
         if self._waiting_blocks < MAX_WAITING_BLOCKS:
             self._waiting_blocks += 1
             self._log.when_durable(partial(self._write, noted))
@@ -238,8 +242,11 @@ class ClientTrails:
 
     def _begin_file(self) -> File:
         numbers = _numbers(self._files, self._directory)
+        # The oldest go before the new one is begun, so there is never one more than allowed.
         for number in numbers[: max(0, len(numbers) + 1 - self._max_files)]:
             self._files.remove(f"{self._directory}/{trail_name(number)}")
+        # A new file in each process, and after each error: what is at the end of the last one is
+        # not known.
         self._number = max(numbers, default=0) + 1
         self._file = self._files.create(f"{self._directory}/{trail_name(self._number)}")
         return self._file
@@ -347,10 +354,13 @@ def _blocks(content: bytes, number: int, seed: int) -> Iterator[list[Note]]:
         identity = content[offset : offset + _IDENTITY.size]
         if crc32c(identity, seed) == checksum and of_file == number:
             payload = content[start : start + size]
+            # Chained to the header's: a payload behind the wrong header does not match.
             if crc32c(payload, checksum) == payload_checksum:
                 yield decode_block(payload, count, names_bytes)
                 offset = content.find(MAGIC, start + size)
                 continue
+        # The header may have been a piece of a payload that looks like one: one byte further, not
+        # behind its length.
         offset = content.find(MAGIC, offset + 1)
 
 

@@ -83,6 +83,7 @@ class LogReading:
             yield None
             return
         try:
+            # Only what is written: behind it there are zeros that were put there ahead of use.
             yield OpenSegment(number, file, written_end(file))
         finally:
             file.close()
@@ -91,6 +92,7 @@ class LogReading:
         """Count bytes that are to be read. Returns False if that is too much: the answer is cut."""
         self.left_bytes -= size
         self.answer.is_cut = self.answer.is_cut or self.left_bytes < 0
+        # A question of a single user must not read the disk for minutes.
         if self.left_bytes >= 0:
             self.answer.read_bytes += size
         return self.left_bytes >= 0
@@ -106,6 +108,7 @@ class LogReading:
         number, file, size = segment
 
         def payload_of(record: Record) -> bytes:
+            # Around pages that cannot be read: the other batches are told all the same.
             return read_around(file, record.payload_offset, record.end - record.payload_offset)
 
         return batches(scan_file(file, size, number, self.seed), payload_of, 0, size)

@@ -32,11 +32,14 @@ def origins_of(
     it was published in.
     """
     origins: list[int] = []
+    # Backwards there is no index: at worst all of the log is read for a message that was never
+    # anything else.
     left_bytes = min(reading.left_bytes, MAX_SEARCHED_BYTES)
     while trail is not None and trail.message is not None and acked:
         if len(origins) == MAX_FOLLOWED:
             break
         origin = None
+        # The newest first: letters mostly come from a queue that they were in shortly before.
         for number in reversed(_log_until(reading, trail.segment)):
             left_bytes -= reading.size_of(number)
             if left_bytes < 0:
@@ -78,12 +81,15 @@ def _origin_in(
                 return None
             if not batch.is_whole():
                 continue
+            # A message was published before what it became.
             if batch.lsn > copy.lsn:
                 return None
             for position, record in _left_of(batch, acked):
                 if record.number == copy.id or not may_have(record, copied.body):
                     continue
                 original = reading.message(segment.file, record)
+                # The body is all that the two have in common: ids, keys and headers change with a
+                # dead letter.
                 if original is None or original.body != copied.body:
                     continue
                 if is_copy(original, copied, position.queue_id):

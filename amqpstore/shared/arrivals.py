@@ -28,6 +28,8 @@ class Arrivals:
     def arrived(self, count: int) -> None:
         """Wake receivers for this many ready messages."""
         for _ in range(min(count, len(self._waiting))):
+            # Taken off here, not by the woken thread: two messages that arrive at once must wake
+            # two.
             self._waiting.popleft().notify()
 
     def wake_all(self) -> None:
@@ -45,6 +47,7 @@ class Arrivals:
         else:
             self._waiting.append(waiter)
         try:
+            # `Condition.wait` raises OverflowError for more than this.
             waiter.wait(None if timeout_s is None else min(timeout_s, _MAX_S))
         except BaseException:
             # It was woken for a message that it does not take now.

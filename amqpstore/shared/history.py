@@ -79,6 +79,7 @@ class History:
         placements = [Placement(self.queue, 0 if ttl_ms is None else now_ms + ttl_ms)]
         if not messages:
             return []
+        # A transaction that frees space must not fail because its copies need some.
         copies = Publish.of(placements, messages)
         try:
             store.check_writable(publishing=True, needed_bytes=copies.needed_bytes())
@@ -120,11 +121,14 @@ class History:
         sequence = 1
         while True:
             with locked_store.working() as store:
+                # Expired copies are gone by now, also if nothing was received since.
                 self.trim(store, store.clock.wall_ms())
                 read = None if self.queue.deleted else self._read(store, sequence)
                 if read is None:
                     return
             run, messages = read
+            # The lock is not held while the caller has the messages: hours may pass between two
+            # steps.
             sequence = run.end
             for message in messages:
                 consumed = _consumed(message)

@@ -136,6 +136,8 @@ class LockedStore:
         ticket = _Ticket(self.lock)
         self.store.log.when_durable(ticket.completed)
         while not ticket.is_durable:
+            # Whoever waited has something that may or may not be on disk, and has to be told so;
+            # any other call only hears that the store is closed.
             if isinstance(self._stopped, DurabilityError):
                 # One for each thread: it keeps its traceback.
                 raise DurabilityError(self._stopped.path, self._stopped.cause)
@@ -153,6 +155,8 @@ class LockedStore:
         if self.is_forked:
             return  # It belongs to the other process.
         with self._entered(), self.lock:
+            # The writing thread is in a system call without the lock, and the files are still its
+            # own.
             while self._is_writing:
                 self._written.wait()
             if not self._stopped:
@@ -180,6 +184,7 @@ class LockedStore:
                 batch = log.seal(self.store.clock.wall_ms())
                 if batch is None:
                     raise RuntimeError("a caller waits for an empty batch")
+                # What other threads commit during the sync is the next batch.
                 self.lock.release()
                 try:
                     log.write(batch)
@@ -188,6 +193,7 @@ class LockedStore:
                 log.complete(batch)
                 self.store.upkeep.housekeep()
         finally:
+            # Also after a failure, or the next one would wait for ever.
             self._is_writing = False
             self._written.notify_all()
             self._wake_next()
@@ -228,6 +234,7 @@ class LockedStore:
         if self._stopped is not None:
             return
         self._stopped = reason
+        # All of them: each finds out in `wait_durable` why it is not durable.
         for ticket in self._waiting:
             ticket.wake.notify()
         if self.on_stop:

@@ -42,6 +42,7 @@ class Queues:
         self._by_id: dict[int, NamedQueue] = {}
         store = locked_store.store
         found = [queue for queue in store.queues.values() if not store.is_hidden(queue.id)]
+        # Before anything is created: a broker's store must not get queues that it does not know.
         _check_owner(store, found)
         histories: dict[str, Queue] = {}
         for queue in found:
@@ -84,6 +85,7 @@ class Queues:
         del self._named[name], self._by_id[found.queue.id]
         histories = [found.history.queue] if found.history else []
         self._locked_store.store.delete_queue(found.queue, *histories)
+        # They would wait for messages that cannot come any more.
         found.arrivals.wake_all()
 
     def _add(self, name: str, queue: Queue, limits: HistoryLimits) -> NamedQueue:
@@ -97,6 +99,7 @@ class Queues:
         # It is created after its queue: after a crash between them the next start creates it.
         store = self._locked_store.store
         copies = copies or store.create_queue({_OWNER: _VERSION, "history_of": named.name})
+        # Nothing consumes a history: its bodies would only take memory from other queues.
         store.memory.set_lazy(copies, lazy=True)
         named.history = History(copies, named.limits)
 

@@ -84,6 +84,7 @@ class SharedStore:
         try:
             shared = cls(store)
         except BaseException:
+            # Opened but refused: a close would write a checkpoint into somebody else's store.
             store.abandon()
             raise
         if worker is None:
@@ -181,6 +182,7 @@ class SharedStore:
         Open transactions are rolled back; waiting receivers get a StoreClosedError.
         Raises: DurabilityError, ReenteredError.
         """
+        # Before the close: its thread must not call a closed store.
         self._stop_housekeeping()
         self._locked_store.close()
 

@@ -195,6 +195,8 @@ class SharedTransaction:
         locked_store = self._locked_store
         with locked_store.locked() as store:
             self._check()
+            # Before anything can fail: a commit is tried once, and an error leaves nothing to
+            # commit again.
             self._state = _State.ENDED
             if not (self._sends or self._received):
                 return
@@ -204,6 +206,8 @@ class SharedTransaction:
             except StoreError:
                 self._undo(store)
                 raise
+            # After the commit is in the batch an error means that the outcome is unknown: nothing
+            # is undone.
             locked_store.wait_durable()
 
     def prepare(self, label: str) -> SharedPrepared:
