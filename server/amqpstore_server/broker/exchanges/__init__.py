@@ -36,6 +36,8 @@ def plugged_in() -> dict[str, type[Exchange]]:
     found: dict[str, type[Exchange]] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
+            # Which of the two is loaded first depends on the order of installation: neither should
+            # decide what a durable exchange does.
             if entry.name in found:
                 raise TypeError("another package provides a type of that name")  # noqa: TRY301
             found[entry.name] = _load(entry)
@@ -55,8 +57,10 @@ def _load(entry: EntryPoint) -> type[Exchange]:
     """Load a type. Raises: TypeError, if it is not an exchange type; whatever its package
     raises.
     """
+    # AMQP 0-9-1, 3.1.3.4: types that are not in the standard are named with x-.
     if not entry.name.startswith("x-"):
         raise TypeError("the name does not start with 'x-'")
+    # A package must not change what durable exchanges of the built-in types do.
     if entry.name in EXCHANGE_TYPES:
         raise TypeError("the name is that of a built-in type")
     loaded = entry.load()
@@ -65,6 +69,8 @@ def _load(entry: EntryPoint) -> type[Exchange]:
     if inspect.isabstract(loaded):
         missing = ", ".join(sorted(loaded.__abstractmethods__))
         raise TypeError(f"{entry.value} does not have {missing}")
+    # The type's name is stored with each exchange: it has to lead back to this class at the next
+    # start.
     if getattr(loaded, "type", None) != entry.name:
         raise TypeError(f"the type of {entry.value} is not '{entry.name}'")
     if loaded.queue_kind not in ("", *KEEPING_KINDS):

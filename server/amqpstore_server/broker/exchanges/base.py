@@ -72,6 +72,8 @@ class Destinations(dict[Destination, int]):
         """Count one binding fewer to a destination."""
         self[destination] -= 1
         if not self[destination]:
+            # At the last one only: a queue that is bound twice with matching keys is one
+            # destination, and gets one copy (queue.bind, rule `unique`).
             del self[destination]
 
 
@@ -169,8 +171,10 @@ class Exchange(ABC):
         Raises: PreconditionFailedError.
         """
         key = binding.key
+        # queue.bind, rule `duplicates`: an equal binding is ignored, and is no error.
         if key in self._bindings:
             return False
+        # First, as it may refuse the binding's arguments: then nothing is noted.
         self._add(binding)
         self._bindings[key] = binding
         self._by_destination.setdefault(key[0], {})[key] = binding
@@ -195,6 +199,8 @@ class Exchange(ABC):
         passed to `drop`.
         """
         unbound = self._by_destination.pop(id(destination), {})
+        # A hash exchange would go on choosing the queue that is gone, and its share of the
+        # messages be lost.
         if not self.has_independent_bindings:
             for key, binding in unbound.items():
                 self.drop(key, binding)

@@ -90,6 +90,7 @@ class ConsistentHashExchange(Exchange):
         if share is None:
             share = self._shares[binding.destination] = _Share(binding.destination)
         share.weight += weight
+        # All of them: each slot's owner may be the new one.
         self._owners.clear()
 
     def _remove(self, binding: Binding) -> None:
@@ -115,6 +116,7 @@ class ConsistentHashExchange(Exchange):
         return repr(value).encode()
 
     def _find_owner(self, slot: int) -> Destination:
+        # Hashed once more: neighbouring slots would otherwise have related scores.
         number = _hash(slot.to_bytes(2))
         return min(self._shares.values(), key=lambda share: share.score(number)).destination
 
@@ -126,6 +128,7 @@ class _Share:
 
     def __init__(self, destination: Destination) -> None:
         kind = "exchange" if isinstance(destination, Exchange) else "queue"
+        # A queue and an exchange may have one name.
         self._seed = _hash(f"{kind} {destination.name}".encode())
         self.destination = destination
         self.weight = 0
@@ -151,6 +154,8 @@ def _text_argument(arguments: dict[str, Any], name: str) -> str | None:
 def _weight(binding: Binding) -> int:
     """Raises: PreconditionFailedError."""
     key = binding.routing_key
+    # Before it is converted: a key of 255 digits is no weight, and RabbitMQ had a denial of
+    # service by such weights.
     if key.isascii() and key.isdigit() and len(key) <= len(str(_MAX_WEIGHT)):
         weight = int(key)
         if 1 <= weight <= _MAX_WEIGHT:
@@ -163,6 +168,8 @@ def _weight(binding: Binding) -> int:
 
 def _hash(value: bytes) -> int:
     """Return 64 bits that are the same in every process."""
+    # Not Python's `hash`, which is another in each process: after a restart keys would move to
+    # other queues.
     return int.from_bytes(blake2b(value, digest_size=8).digest())
 
 

@@ -94,11 +94,13 @@ def _delay(properties: BasicProperties) -> int | None:
     delay: Any = (properties.headers or {}).get(DELAY_HEADER, 0)
     if isinstance(delay, bytes | bytearray):
         delay = bytes(delay).decode("utf-8", "replace")
+    # True is 1 to Python, and surely not one millisecond to its client.
     if isinstance(delay, bool) or not isinstance(delay, int | float | Decimal | str):
         return None
     if isinstance(delay, str) and not _NUMBER.fullmatch(delay):
         return None
     number = delay if isinstance(delay, int) else Decimal(delay)
+    # A float that is not a number is not equal to itself.
     if number != number:
         return None
     # Compared before it is converted: a decimal may stand for a number of many digits.

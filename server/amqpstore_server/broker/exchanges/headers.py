@@ -111,6 +111,7 @@ class _Rule:
     __slots__ = ("_decide", "_mode", "_pairs", "destination", "filed", "needs_all")
 
     def __init__(self, binding: Binding) -> None:
+        # AMQP 0-9-1 does not say what a missing x-match means; RabbitMQ takes `all`.
         mode = binding.arguments.get(_MATCH, "all")
         if not isinstance(mode, str) or mode not in _MODES:
             raise PreconditionFailedError(
@@ -124,6 +125,7 @@ class _Rule:
         self._pairs = [
             (name, value)
             for name, value in binding.arguments.items()
+            # AMQP 0-9-1, 3.1.3.4: names that begin with x- are reserved, and ignored.
             if name != _MATCH and (with_reserved or not name.startswith(_RESERVED_PREFIX))
         ]
 
@@ -144,6 +146,7 @@ class _Rule:
 
     def matches(self, headers: dict[str, Any]) -> bool:
         return self._decide(
+            # A field without a value asks for the header's presence only.
             name in headers and (value is None or _is_equal(headers[name], value))
             for name, value in self._pairs
         )
@@ -186,6 +189,7 @@ def _keys_of(headers: dict[str, Any], names: Collection[str]) -> list[_RuleKey]:
 
 def _is_equal(header: Any, argument: Any) -> bool:
     """Tell whether two values are equal, inside tables and arrays too."""
+    # To Python True equals 1, to a client it does not.
     if isinstance(argument, bool) or isinstance(header, bool):
         return header is argument
     if isinstance(header, Decimal):

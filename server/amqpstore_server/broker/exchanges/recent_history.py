@@ -50,5 +50,6 @@ class RecentHistoryExchange(FanoutExchange):
 
     def route(self, routing_key: str, properties: BasicProperties) -> Iterable[Destination]:
         yield from super().route(routing_key, properties)
+        # The header of RabbitMQ's plug-in: for messages that should not come again.
         if self.own_queue is not None and not (properties.headers or {}).get(NO_STORE_HEADER):
             yield self.own_queue

@@ -79,6 +79,8 @@ def deaths_since_publish(value: bytes | None, mark: str) -> int:
     """Return how many of the first entries of x-death are deaths since the publish, by the value of
     the header and the mark of the store.
     """
+    # A client may have written megabytes under this name; comparing them would cost more than any
+    # real one.
     if value is None or value[_MAX_BYTES:]:
         return 0
     return _known(value, mark)
@@ -127,6 +129,7 @@ def _after(
 
 def _decoded(value: bytes, mark: str) -> Landmark:
     table = decode_value(value)
+    # Without the store's mark it is something that a client has made up.
     if not isinstance(table, Mapping) or table.get(_MARK) != mark:
         return Landmark()
     deaths, queue, moves = (table.get(name) for name in Landmark._fields)

@@ -112,8 +112,12 @@ def one_more_death(
     Args: envelope, the exchange that the message was published to, and its routing keys but those
     of BCC; expiration, its property; now_s, in seconds since 1970.
     """
+    # By queue and reason, as RabbitMQ counts: a message that dies of its TTL and of a rejection in
+    # one queue has two entries.
     for index, death in enumerate(before):
         if death.queue == queue and death.reason == reason:
+            # To the front: consumers and dead-letter tools look at the first entry for the last
+            # death.
             return [death.again(now_s), *before[:index], *before[index + 1 :]], index
     parts = [_beginning(queue, reason), encode_value(Timestamp(now_s)), _ending(*envelope)]
     if expiration is not None:
@@ -196,6 +200,7 @@ def _foreign(entries: Sequence[bytes]) -> list[Death]:
     """
     kinds: dict[object, list[dict[str, Any]]] = {}
     for index, entry in enumerate(entries):
+        # Written by a client: any shape is possible, and nothing of it may raise.
         death = decode_value(entry)
         if not isinstance(death, dict):
             continue

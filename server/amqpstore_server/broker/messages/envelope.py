@@ -46,10 +46,12 @@ class ParsedEnvelope(Envelope):
         properties: BasicProperties,
         more_keys: tuple[str, ...] = (),
     ) -> None:
+        # delivery-mode missing means transient (basic properties, delivery-mode).
         persistent = properties.delivery_mode == _PERSISTENT
         super().__init__(exchange, routing_key, raw, persistent=persistent)
         self.address = exchange, (routing_key, *more_keys)
         self.expiration_ms = expiration_ms(properties.expiration)
+        # A message without a priority counts as 0, as in RabbitMQ.
         self.priority = properties.priority or 0
         self.prefix = self.head[: len(self.head) - len(raw)]
         self.alike = persistent, self.expiration_ms, self.priority, more_keys
@@ -101,11 +103,13 @@ def published(raw: bytes, headers: Mapping[str, Any] | None) -> bytes:
     """
     if not headers or LANDMARK not in headers:
         return raw
+    # A client that sends it has copied it from somewhere, or wants to hide a cycle or to fake one.
     return edit_properties(raw, without_headers=(LANDMARK,))
 
 
 def visible(raw: bytes) -> bytes:
     """Return the properties as consumers get them: without BCC, and without a landmark."""
+    # A search of the raw bytes, as nearly no message has either: nothing is decoded for those.
     if BLIND not in raw:
         return raw
     seen = _without_first_landmark(raw)

@@ -95,6 +95,7 @@ class Matcher:
 
     def matches(self, message: Message, delivery_count: int = 0) -> bool:
         """Tell whether a message is meant."""
+        # The cheapest test first; bodies are searched last.
         if self._redelivered is not None and self._redelivered is not (delivery_count > 0):
             return False
         envelope = message.envelope

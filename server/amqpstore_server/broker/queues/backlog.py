@@ -83,6 +83,7 @@ class Backlog:
         if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes += self._store.stored.sizes.run_bytes(run)
         self._store.requeue(store_queue, run)
+        # With the time that it had: a requeue does not start its TTL again, as in RabbitMQ.
         if run.expires_ms:
             self.watch_expiry()
 
@@ -91,6 +92,7 @@ class Backlog:
         if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes += self._store.stored.sizes.run_bytes(taken.run)
         self._store.withdrawals.put_back(taken.store_queue, taken.run)
+        # A queue that is set aside has ended its timers: one that fires would work on it again.
         if taken.run.expires_ms and not self._queue().is_set_aside:
             self.watch_expiry()
 
@@ -107,6 +109,8 @@ class Backlog:
         """
         queue = self._queue()
         history = queue.history if acked else None
+        # Where a history is kept, the ack comes with the copy, in one transaction: a crash leaves
+        # the message in one of the two.
         ack_now = acked and history is None
         while not queue.is_set_aside and (
             withdrawn := self.priorities.take(
@@ -123,6 +127,7 @@ class Backlog:
                 return None
             if isinstance(run, MessageDamagedError):
                 self.ready_bytes -= run.body_bytes
+                # The damaged message is in quarantine: what is behind it is served.
                 continue
             self._left(run)
             taken = Taken(store_queue, run)
@@ -175,6 +180,8 @@ class Backlog:
         """
         queue = self._queue()
         if queue in self._agenda.late_drops:
+            # What is over the limit was doomed before the purge came, and is counted and
+            # dead-lettered as such.
             queue.drop_late()
         self.ready_bytes = 0
         letters = () if queue.letters is None else queue.letters.priorities
@@ -186,9 +193,11 @@ class Backlog:
     def excess(self) -> int:
         """The number of messages that exceed the limits, at least; 0 if none do."""
         settings = self._queue().settings
+        # Of a queue that rejects, publishers are refused instead.
         if not settings.is_limited or settings.rejects:
             return 0
         excess = 0
+        # Ready messages only: unacked ones count towards no limit, as in RabbitMQ.
         if settings.max_length is not None:
             excess = max(0, self.priorities.ready_count - settings.max_length)
         if settings.max_length_bytes is not None and self.ready_bytes > settings.max_length_bytes:
@@ -201,6 +210,8 @@ class Backlog:
         Args: arrived, as many may be dropped whatever it costs: a publisher is read from no faster.
         """
         dropped = most = 0
+        # Lowest priority first, as the AMQP model has it; RabbitMQ's classic queues may drop
+        # higher ones for lower ones.
         while (excess := self.excess) and (store_queue := self.priorities.least()):
             most = most or self._most_dropped(arrived)
             if dropped >= most or (dropped >= arrived and self._must_wait):
@@ -274,6 +285,8 @@ class Backlog:
         expired: list[Taken] = []
         goes_on = self._withdraw_expired(store_queue, now_ms, expired)
         if expired and not self.send_away(expired, Reason.EXPIRED):
+            # The retry's timer takes over: with its own time in the past this one would fire in
+            # each round.
             self.expiry.set(0)
             if not self._queue().is_set_aside:
                 self._retry.set(self._services.clock.monotonic_ms() + _RETRY_MS)
@@ -363,6 +376,7 @@ class Backlog:
         if max(count, least) >= run.count:
             return run
         part = run.split(max(count, least))
+        # Not requeued: nothing was delivered, so it must not be flagged as redelivered.
         self.put_back(Taken(store_queue, run))
         return part
 
@@ -381,6 +395,7 @@ class Backlog:
         if self._queue().is_deleted or self._queue().is_set_aside:
             return
         with Contained(self._queue()):
+            # Both: what could not move may have been over a limit, or have expired.
             self.drop_excess()
         self._expire_due()
 

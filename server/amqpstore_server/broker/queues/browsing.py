@@ -94,6 +94,7 @@ class Walk:
         self.is_done = False
         self._queue = queue
         self._stored = services.store.stored
+        # A walk that copies a queue into itself would otherwise never end.
         self._ends = {level: one.next_sequence for level, one in levels} if until_now else None
         self._browsers: dict[int, Browser] = {}
 
@@ -106,6 +107,8 @@ class Walk:
             return []
         browsed, next_sequence = self._browsers[level].read(self.position.sequence, most)
         end = None if self._ends is None else self._ends.get(level, 0)
+        # Compared by sequence: what came since has a higher one, and what is requeued has its old
+        # one.
         if end is not None and (not next_sequence or next_sequence >= end):
             browsed = [one for one in browsed if one.sequence < end]
             next_sequence = 0
@@ -201,6 +204,8 @@ class _PageMessages:
             body_bytes = len(message.body)
             most = min(self._kept_bytes, self._room.bodies_left_bytes)
             if body_bytes > most:
+                # Cut while it is read: a page of 40 bodies of 64 MiB took 2.6 GB when they were
+                # kept until the end.
                 message = Message(message.envelope, bytes(message.body[:most]))
             self._room.take(len(message.body), len(message.envelope.properties))
             seen = seen._replace(message=message, body_bytes=body_bytes)
@@ -219,6 +224,7 @@ def browse(
     left = asked.offset
     while left and not walk.is_done:
         services.work["browse"] = None
+        # In steps, as an offset may be a million.
         left = walk.skip(left)
         yield
     first = walk.position

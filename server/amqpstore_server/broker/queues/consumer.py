@@ -153,6 +153,8 @@ class Consumer:
             # not count towards it.
             is_full = shared.messages and shared.unacked >= shared.messages
             return 0 if is_full else _DELIVERED_AT_ONCE
+        # Both limits hold: RabbitMQ gives `global` the meaning of a limit for the channel, beside
+        # that of each consumer.
         capacity = _DELIVERED_AT_ONCE
         for window in (self.window, shared):
             if window.messages and window.messages - window.unacked < capacity:
@@ -179,6 +181,7 @@ class Consumer:
         if not self.shares_limit:
             return _DELIVERED_AT_ONCE
         window = self.channel.window
+        # At least one, or two consumers that share a prefetch of one would get nothing.
         return max(1, (window.messages - window.unacked) // len(self.channel.consumers))
 
     @property

@@ -74,6 +74,7 @@ class Delivery:
         run = self.run
         if run.messages is not None:
             run.unload()
+        # An id of the store may be released by now: it must not be read or acked once more.
         run.first_id, run.ids, run.returned_by = 0, None, None
 
     def split(self, count: int) -> Delivery:

@@ -83,6 +83,7 @@ class Dispatch:
         """Add a consumer. Raises: AccessRefusedError, when a consumer has, or asks for, the queue
         exclusively.
         """
+        # RabbitMQ refuses this pair as well: one of the two could never act.
         if consumer.exclusive and self._queue().settings.single_active_consumer:
             raise AccessRefusedError(
                 f"queue '{self._queue().name}' has a single active consumer: none can be exclusive"
@@ -95,6 +96,8 @@ class Dispatch:
         if self._queue().settings.single_active_consumer:
             if self._single is None:
                 self._single = consumer
+            # Classic queues of RabbitMQ keep the active consumer until it goes; quorum queues do
+            # not.
             elif consumer.priority > self._single.priority and is_quorum(self._queue().arguments):
                 self._is_challenged = True
 
@@ -107,6 +110,7 @@ class Dispatch:
     def _has_taken_over(self) -> bool:
         """Have a challenger take over if it can. Returns False while it has to wait."""
         active = self._single
+        # Two consumers at work at once is what a single active consumer is there to prevent.
         if active is not None and active.window.unacked:
             # So that `readmit` is called when it settles something.
             active.is_apart = True
@@ -137,6 +141,7 @@ class Dispatch:
     def readmit(self, consumer: Consumer) -> None:
         """Look at a consumer again that could take nothing: it is the last in line."""
         consumer.is_apart = False
+        # It may have been cancelled while it stood apart.
         if consumer in self.consumers:
             self._line_up(consumer)
             if self._is_challenged:
@@ -225,6 +230,7 @@ class Dispatch:
                 self._serve(self.active, self._priorities.ready_count, yields=yields)
             return
         ready = self._priorities.ready_count
+        # A copy: handing out may cancel consumers, and so change the lines.
         for negated in [*self._falling]:
             if ready <= 0:
                 return
@@ -258,6 +264,8 @@ class Dispatch:
             share = max(1, (min(ready, most) if yields else ready) // able_count)
             # Every consumer must be asked, not just up to the first that takes something.
             given = sum([self._hand_out(consumer, share) for consumer in able])
+            # Those that were asked may all have requeued what is ready: then it goes to the ones
+            # behind them.
             if not given and others:
                 able = [one for one in line if one.capacity > 0]
                 for consumer in able:
@@ -301,6 +309,8 @@ class Dispatch:
         given = 0
         while not self._backlog.is_reading and (limit := min(share - given, consumer.capacity)) > 0:
             if consumer.has_size_limit:
+                # Before they are taken: a message that does not fit stays where it is, and is not
+                # flagged as redelivered.
                 heads = self._priorities.peek(limit, shunned)
                 limit = consumer.fitting(heads) if heads else 1
                 if not limit:
@@ -314,5 +324,6 @@ class Dispatch:
             consumer.channel.deliver(consumer, taken)
         line = self._lines.get(consumer.priority)
         if given and line and len(line) > 1 and consumer in line:
+            # Only who got something loses its turn.
             line.move_to_end(consumer)
         return given

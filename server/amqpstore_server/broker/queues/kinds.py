@@ -62,6 +62,7 @@ class DelayBacklog(Backlog):
             store_queue.ready_count or store_queue.quarantined.count or store_queue.asides
         )
         is_empty = is_empty and not self._queue().is_expecting  # perhaps in this slice
+        # Nothing may be removed with what a later read could bring back.
         if is_empty and not store_queue.unreadable_count and not store_queue.deleted:
             with Contained(self._queue()), suppress(DiskFullError):
                 # The store queue stays until the disk has room and another of its messages expires.
@@ -149,6 +150,8 @@ class ConsumedBacklog(Backlog):
                     extra={**self._queue().log_fields, "reason": str(error)},
                 )
                 return
+            # Acked and not dead-lettered: these are copies, and the messages themselves were
+            # consumed.
             for run in runs:
                 self._queue().departures.note(Departure.MAXLEN, run.count)
                 self._store.ack(store_queue, run)

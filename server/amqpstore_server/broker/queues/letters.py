@@ -65,6 +65,7 @@ class LettersQueue(Queue):
 
     def enforce(self) -> None:
         super().enforce()
+        # A binding or a setting may have given them a way out.
         self.look_again()
 
     def moved_in(self, messages: Sequence[Message], placement: Placement) -> None:
@@ -80,6 +81,7 @@ class LettersQueue(Queue):
     def set_aside(self, error: Exception) -> None:
         super().set_aside(error)
         if self.forwarding is not None:
+            # Its tasks would go on with a queue that is not served any more.
             self.forwarding.ended()
 
     def _pump(self, *, yields: bool) -> None:  # noqa: ARG002 - it has no consumers

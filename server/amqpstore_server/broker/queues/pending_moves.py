@@ -66,6 +66,7 @@ class PendingMoves:
         """
         self.added += 1
         self.line.append(_Going(taken, go, is_acked))
+        # Only the first moves at once: with others before it, it would overtake them.
         if len(self.line) == 1:
             self.pump()
 
@@ -88,6 +89,8 @@ class PendingMoves:
         services = self._services
         agenda, moves = services.agenda, services.moves
         while self.line:
+            # The log takes what moves no faster than the disk writes it: otherwise one ack of
+            # 100,000 messages would fill the memory with their copies.
             if not moves.has_room:
                 moves.wait_for_room(self._queue().touch)
                 return
@@ -106,6 +109,7 @@ class PendingMoves:
                 self._queue().backlog.read_later(part)
                 return
             if isinstance(part, MessageDamagedError):
+                # In quarantine, and out of the line: the others go on.
                 continue
             most = (services.limits.round_budget - agenda.spent) / moves.ratio
             count, cost = affordable(part.messages or (), most)
@@ -114,6 +118,8 @@ class PendingMoves:
             if count < part.count:
                 left, part = part, part.split(count)
                 self.line.appendleft(going._replace(taken=taken._replace(run=left)))
+            # The disk is full. All of them go back in order, so that none overtakes another when
+            # they are tried again.
             if not going.go(taken._replace(run=part)):
                 self.put_back_all()
                 self._queue().touch()
@@ -131,6 +137,7 @@ class PendingMoves:
         """Drop them: the queue is deleted, and they with it."""
         line, self.line = self.line, deque()
         for taken, _, _ in line:
+            # The queue is gone, so this only releases what the runs have in memory.
             self._services.store.ack(*taken)
 
 

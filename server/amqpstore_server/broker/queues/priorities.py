@@ -66,6 +66,8 @@ class Priorities:
             lowest = self._by_priority[0]
             definition: Any = lowest.definition
             own = {"vhost": definition["vhost"], "name": definition["name"], "level": priority}
+            # Created on first use: 255 queues of the store for each queue with x-max-priority
+            # would be 255 rows.
             store_queue = self._store.create_queue(own, durable=lowest.durable)
             self.add(priority, store_queue)
         return store_queue
@@ -93,6 +95,7 @@ class Priorities:
 
         Raises: DiskFullError (the queue still exists), DurabilityError.
         """
+        # First in the store: if the disk is full, nothing has changed here.
         self._store.delete_queue(self._by_priority[priority])
         self._before -= self._by_priority[priority].next_sequence
         self._descending.remove(self._by_priority.pop(priority))

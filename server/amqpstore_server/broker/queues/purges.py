@@ -47,6 +47,7 @@ class Purges:
         """Purge the queues of the store that it consists of. Returns how many messages there
         were.
         """
+        # Before they are gone: purge-ok says how many there were.
         count = sum(one.ready_count for one in store_queues)
         if undo_ms := self._undo_ms():
             until_ms = self._services.clock.wall_ms() + undo_ms
@@ -66,6 +67,8 @@ class Purges:
         seconds = self._queue().settings.purge_undo_seconds
         if seconds is None:
             seconds = self._services.purge_undo_s
+        # What can be undone keeps its bytes. An operator who purges because the disk is full needs
+        # them now.
         return 0 if self._store.space.is_low else seconds * 1000
 
     def restore(self, purged: Purged) -> None:
@@ -94,6 +97,8 @@ class Purges:
 
         Raises: DurabilityError, DiskFullError.
         """
+        # Durable first: a purge that counts as undone here, and is not on disk, would be gone with
+        # the next crash.
         count = purged.undo()
         self._purged.remove(purged)
         self._queue().departures.note_back(count)
@@ -121,6 +126,7 @@ class Purges:
             self._ends.set(next_ms if next_ms > now_ms else now_ms + _RETRY_MS)
 
     def _end(self, ending: Sequence[Purged]) -> None:
+        # One that cannot end now (its index cannot be read) stays in the list, and is tried again.
         for purged in ending:
             with Contained(self._queue()):
                 if purged.end():

@@ -162,6 +162,7 @@ class Queue:
         """Make existing messages fit the settings, once all queues have theirs."""
         if self.is_set_aside:
             return
+        # New settings may give it a time after which it is deleted, or take it away.
         self.used()
         self.touch()
         with Contained(self):
@@ -198,6 +199,8 @@ class Queue:
         Args: exclusive, whether it declares the queue as exclusive; None if it does not declare it.
         Raises: ResourceLockedError.
         """
+        # queue.declare, rule `exclusive`: others get 405 RESOURCE_LOCKED, whatever they want from
+        # it.
         if self.owner is not None and self.owner is not connection:
             raise ResourceLockedError(
                 f"cannot obtain exclusive access to locked queue '{self.name}'; it was declared "
@@ -285,6 +288,7 @@ class Queue:
         the other queues that they consume from: the rest follows in the next `pump`.
         """
         if self.is_deleted or self.is_set_aside:
+            # It may have been touched before it was deleted, in this round.
             return
         if not yields and self._agenda.freed:
             self._agenda.touch_freed()
@@ -320,6 +324,8 @@ class Queue:
 
     def _hand_out(self, *, yields: bool = False) -> None:
         """Serve waiting gets first, then the consumers: each get takes one message."""
+        # A consumed message needs a copy in the history: without room for that it is not handed
+        # out.
         if self.history is not None and not self._services.moves.has_room:
             self._services.moves.wait_for_room(self.touch)
             return
@@ -345,11 +351,13 @@ class Queue:
         If the answer depends on earlier messages, call it after `pump` has handed those out.
         """
         placement = self.unlimited_placement(envelope)
+        # Refused, and not put into a queue that nothing serves before the next start.
         if self.is_set_aside:
             return placement._replace(most=0)
         if immediate or self.settings.rejects:
             largest = max([len(message.body) for message in messages])
             able = 0
+            # What is ready is first in line for these consumers.
             if not self.ready_count:
                 able = self.waiting.able_count + self.consumers.capacity(largest)
             most = able if immediate else fitting(self, messages, able)
@@ -371,6 +379,7 @@ class Queue:
         Args: drops_later, whether what is too much now is dropped in a later round, though before
         anything else is done with the queue: they went to many queues.
         """
+        # Where nothing has to leave, the round's end does the rest.
         if self._count_in(messages, placement):
             self._make_room(len(messages), drops_later=drops_later)
 
@@ -428,6 +437,7 @@ class Queue:
         if self.is_plain and not placement.expires_ms:
             return False
         accepted = messages if placement.most is None else messages[: placement.most]
+        # Only what was accepted counts: a queue that rejects takes the first ones that fit.
         self.backlog.arrived(accepted, placement.expires_ms)
         is_due = 0 < placement.expires_ms <= self._services.clock.wall_ms()
         return is_due or self.backlog.excess > 0
@@ -487,6 +497,7 @@ class Queue:
         """Return a run to its place; `giver` gets it again only if there is no other consumer."""
         store_queue, run = taken
         if self.is_deleted:
+            # Its messages went with the queue: this only releases the run.
             self._store.ack(store_queue, run)
             return
         limit = self.settings.delivery_limit
@@ -525,6 +536,8 @@ class Queue:
         """
         limit = self.settings.delivery_limit
         if limit is not None and taken.run.delivery_count + 1 > limit:
+            # To leave by the delivery limit, as a dead letter if the queue has an exchange for
+            # them.
             self.requeue(taken, None)
             return False
         self._store.redeliver(taken.store_queue, taken.run)
@@ -561,6 +574,7 @@ class Queue:
         self.is_deleted = True
         self.pending_moves.forget()
         self.purges.forget()
+        # They refer to this queue: without a cycle it is freed at once.
         self.history = self.letters = None
         self._stop()
 

@@ -53,6 +53,7 @@ class WaitingGet:
     def end_wait(self) -> None:
         """End the wait: the time is over. Called by the timer."""
         self.is_due = True
+        # Answered in the next round, and not here: a message may have come in this one.
         self.queue.waiting.note_due(self)
         self.queue.touch()
 
@@ -96,6 +97,7 @@ class GetLine:
         priorities, backlog = self._queue().priorities, self._queue().backlog
         backlog.is_reading = False
         while priorities.ready_count:
+            # A client that leaves its answers unread must not hold up those behind it.
             able = next((get for get in self.gets if get.is_able), None)
             if able is None:
                 break
@@ -104,6 +106,7 @@ class GetLine:
                     return  # the queue is touched: there is a message, which is large
                 break
             able.gets.answered(fetched)
+        # Last: a message that is ready now still reaches a get whose time has just ended.
         while self._due:
             next(iter(self._due)).gets.answered(None)
 
