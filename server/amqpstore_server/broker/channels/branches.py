@@ -198,6 +198,7 @@ class Branches:
         Args: join, the branch exists already; resume, the channel has suspended it.
         Raises: PreconditionFailedError, NotFoundError, AccessRefusedError.
         """
+        # X/Open, xa_start: TMJOIN and TMRESUME exclude each other.
         if join and resume:
             raise PreconditionFailedError("XAER_INVAL: join and resume exclude each other")
         if channel.transaction is not None:
@@ -216,6 +217,8 @@ class Branches:
                     f"XAER_PROTO: branch {xid} is not suspended on this channel"
                 )
             if branch.failure:
+                # xa_start reports XA_RB* for a branch that can only be rolled back; the manager
+                # rolls it back then.
                 return branch.failure
         branch.suspended.discard(channel)
         branch.active.add(channel)
@@ -251,6 +254,8 @@ class Branches:
         for branch in [one for one in self._branches.values() if channel in one.works]:
             branch.active.discard(channel)
             branch.suspended.discard(channel)
+            # An unprepared branch dies with its client, like an open tx: no other channel could
+            # end its work.
             self._fail(branch, XaStatus.RB_ROLLBACK)
             del branch.works[channel]
         channel.transaction = None
@@ -281,6 +286,8 @@ class Branches:
             report(XaStatus.RD_ONLY)
             return
         label = {"vhost": self._vhost, "user": branch.user, "xid": list(xid)}
+        # Up to here the client's going undoes everything; from here on the branch is in the store,
+        # through any crash.
         prepared = transaction.prepare(label)
         branch.prepared = PreparedWork(self._services, prepared, transaction.queues)
         # From now on only a transaction manager decides about it, however long that takes.
@@ -321,6 +328,7 @@ class Branches:
             self._firehose.committed(Origin(user=branch.user), publishes)
             return
         if not (one_phase or branch.failure):
+            # Two phases mean that all branches have promised before the first one commits.
             raise PreconditionFailedError(f"XAER_PROTO: branch {xid} is not prepared")
         with branch.doing("committed"):
             transaction = yield from self._gathering(branch, prepares=False)
@@ -328,6 +336,7 @@ class Branches:
             self._forget(branch)
             report(branch.failure)
             return
+        # One phase: there is nothing to promise, so there is one batch instead of two.
         transaction.commit(done, or_else)
         self._forget(branch)
         for work in branch.works.values():
@@ -357,6 +366,8 @@ class Branches:
             steps = branch.prepared.rolling_back()
         else:
             self._undo(branch)
+        # First: the branch is decided, and a second rollback has to be told so (XAER_NOTA) while
+        # the messages go back.
         self._forget(branch)
         yield from steps
 
@@ -415,6 +426,7 @@ class Branches:
         label = prepared.label
         format_id, global_id, branch_id = label["xid"]
         xid = Xid(format_id, global_id, branch_id)
+        # Its age begins anew: the row does not have a time, and no timeout applies to it any more.
         branch = _Branch(xid, label["user"], self._services.clock.monotonic_ms())
         branch.prepared = PreparedWork(self._services, prepared, queues)
         self._branches[xid] = branch
@@ -483,6 +495,8 @@ class Branches:
         self._undo(branch)
         self._failed[branch.xid] = None
         if len(self._failed) > self._services.limits.max_failed_branches:
+            # A client that starts and fails branches in a loop would fill the memory with their
+            # names.
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:

@@ -170,6 +170,7 @@ class Channel:
 
         Raises: NotAllowedError (the tag is taken), AccessRefusedError.
         """
+        # basic.consume, rule `consumer-tag/01`: 530.
         if tag in self.consumers:
             raise NotAllowedError(f"attempt to reuse consumer tag '{tag}'")
         window = Window(*self.consumer_window, self.max_prefetch)
@@ -186,6 +187,7 @@ class Channel:
 
         Raises: PreconditionFailedError, NotAllowedError.
         """
+        # As RabbitMQ has it: a direct reply is never stored, so there is nothing to ack.
         if not options.no_ack:
             raise PreconditionFailedError("reply consumer cannot acknowledge")
         if self.reply_to:
@@ -198,6 +200,7 @@ class Channel:
         """Cancel a consumer, if it exists; its unacked messages stay with the client."""
         if consumer := self.consumers.pop(tag, None):
             self._consumer_events.deleted(consumer)
+            # basic.cancel does not touch what was delivered: the client may still settle it.
             self.vhost.remove_consumers([consumer])
             if consumer.queue.name == self.reply_to:
                 self.reply_to = ""
@@ -212,6 +215,8 @@ class Channel:
         """Cancel the consumers whose queues the user may no longer read; the client is told."""
         for tag, consumer in list(self.consumers.items()):
             # No permission is needed for the address of direct replies.
+            # A revoked permission reaches consumers that run (RabbitMQ's CVE-2026-57218: it did
+            # not).
             if consumer.queue.name != self.reply_to and not access.may("read", consumer.queue.name):
                 self.cancel(tag)
                 self.outlet.consumer_cancelled(tag)
@@ -259,6 +264,7 @@ class Channel:
         Args: in_chunks, as of `Backlog.take`.
         """
         queue.fetched_from()
+        # basic.qos has no effect on basic.get: no window is asked.
         return self.fetch(queue, no_ack=no_ack, in_chunks=in_chunks)
 
     def fetch(
@@ -310,6 +316,8 @@ class Channel:
 
     def recovering(self, *, requeue: bool) -> Iterator[None] | None:
         """Do as `recover`, in steps: see `settling_until`."""
+        # basic.recover: everything unacked of the channel goes back, flagged as redelivered, to
+        # any consumer.
         if requeue:
             return self._begin_settling(self._unacked.take_all(), requeue=True)
         self._unacked.send_again()
@@ -360,6 +368,7 @@ class Channel:
         """Close the channel: end its consumers, requeue unacked messages and roll back the
         transaction.
         """
+        # First: a timeout must not close a channel that is closing.
         self.vhost.services.ack_timeouts.channels.pop(self, None)
         consumers = [*self.consumers.values()]
         self.consumers.clear()
@@ -370,6 +379,8 @@ class Channel:
             self.vhost.branches.channel_closed(self)
         deliveries = self._unacked.take_all()
         if self.transaction is not None:
+            # An open transaction is rolled back: its publishes never were, and its acks are
+            # undone.
             deliveries += self.transaction.rollback()
             self.transaction = None
         self.requeue_all(deliveries)
@@ -438,6 +449,8 @@ class Channel:
 
     def forget_outlet(self) -> None:
         """Drop the outlet: the client is not told of what becomes durable later."""
+        # Confirms of what is still on its way to the disk arrive at a channel number that may be
+        # another channel's by then.
         self.outlet = self.publisher.outlet = CLOSED
 
     def end_counting(self) -> None:
@@ -473,6 +486,7 @@ class Channel:
         PreconditionFailedError.
         """
         self._mode = self._mode.changed_to(ChannelMode.TX)
+        # tx.select may be sent twice, and the second one does nothing, as in RabbitMQ.
         if self.transaction is None:
             self.transaction = LocalTransaction(self, self.vhost.services, self.vhost.dead_letters)
 
@@ -512,6 +526,7 @@ class Channel:
     @property
     def _transaction(self) -> LocalTransaction:
         if self.transaction is None or self._mode is not ChannelMode.TX:
+            # tx.commit, rule `transacted`: 406.
             raise PreconditionFailedError("channel is not transactional")
         return self.transaction
 
@@ -519,11 +534,15 @@ class Channel:
 
     def _settle_each(self, first: int, last: int, *, requeue: bool | None) -> None:
         """Settle tags that the client named one by one, up to the first invalid one."""
+        # Tags of this channel only: an ack on another one does not find them (delivery-tag, rule
+        # `channel-local`).
         deliveries = self._unacked.remove(first, last - first + 1)
         expected = first
         for index, delivery in enumerate(deliveries):
             if delivery.first_tag != expected:
                 for unreached in deliveries[index:]:
+                    # What lies behind the invalid tag stays unacked: the channel closes, and it is
+                    # requeued.
                     self._unacked.insert(unreached)
                 break
             expected = delivery.end
@@ -541,6 +560,7 @@ class Channel:
         """
         deliveries = self._unacked.take_until(tag, self.next_delivery_tag)
         most = unacked.AT_ONCE
+        # In a transaction settling is only noting; the commit does the work, in steps.
         if self.transaction is None and deliveries[most : most + 1]:  # `len` would be a call
             return self._begin_settling(deliveries, requeue=requeue)
         for delivery in deliveries:
@@ -564,6 +584,8 @@ class Channel:
 
     def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Finish a delivery that has been removed from the unacked ones."""
+        # Before the queue has the message again: it could be delivered at once, and must not count
+        # twice.
         self.forget(delivery, requeue=requeue)
         if requeue is None:
             delivery.queue.ack(delivery.taken)

@@ -115,6 +115,8 @@ class Publisher:
                 self._appended(route.limited, messages)
             return
         if not route.queues:
+            # An unroutable message is confirmed at once, behind its basic.return if it is
+            # mandatory: the broker has done all that it will do with it.
             self._note(count, _Promise.NOW)
             return
         planned = plan(route, envelope, messages, immediate=flags.immediate)
@@ -123,8 +125,11 @@ class Publisher:
         if planned.delivered < count and flags.immediate:
             self.counters.return_undelivered += count - planned.delivered
             self.outlet.returned(messages[planned.delivered :], Returned.NO_CONSUMERS)
+        # The first ones that fit are accepted and the rest is refused: in this order, so tags and
+        # messages match.
         self._note(planned.accepted, promise)
         if planned.accepted < count:
+            # basic.nack, as for RabbitMQ's overflow `reject-publish`.
             self._note(count - planned.accepted, _Promise.REFUSED)
             for queue, placement in zip(planned.queues, planned.placements, strict=True):
                 if placement.most is None:
@@ -171,6 +176,8 @@ class Publisher:
         if not self.confirms:
             return
         if self._published:
+            # Something before it has no answer yet: both go through `confirm_published`, in the
+            # order of the tags.
             self._note(count, _Promise.NOW if waiting is None else _Promise.WHEN_DURABLE)
             self.confirm_published()
             return
@@ -266,6 +273,7 @@ class Publisher:
                 self._confirm_now(first, last)
             else:
                 self.counters.refuse += last - first + 1
+                # Each by itself: `multiple` would refuse earlier ones that are not answered yet.
                 for tag in range(first, last + 1):
                     self.outlet.refuse(tag)
             first = 0

@@ -42,6 +42,7 @@ def _message(event: BrokerEvent, now_ms: int) -> list[Message]:
     }
     properties = BasicProperties(headers=headers, delivery_mode=2, timestamp=now_ms // 1000)
     raw = encode_properties(properties)
+    # Policies and arguments may be larger than a frame; the event matters more than its details.
     if len(raw) > _MAX_BYTES:
         long = [name for name, value in headers.items() if isinstance(value, (dict, list))]
         for name in long:

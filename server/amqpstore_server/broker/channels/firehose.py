@@ -95,6 +95,8 @@ class Firehose:
         self, origin: Origin, queues: Iterable[Queue], messages: Sequence[Message]
     ) -> None:
         """Copy messages with one route that were published."""
+        # Copies cost as much as the messages: none is made for an exchange to which nothing is
+        # bound.
         if not self._is_heard:
             return
         names = [queue.name for queue in queues]
@@ -177,6 +179,7 @@ def _envelope(key: str, about: dict[str, FieldValue], envelope: Envelope) -> Par
     """Return the envelope of the copy; None for what is a copy itself, or was one before it became
     a dead letter.
     """
+    # A copy of a copy would be copied again, for ever.
     if envelope.exchange == TRACE_EXCHANGE:
         return None
     properties = decode_properties(envelope.properties)

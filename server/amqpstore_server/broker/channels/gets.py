@@ -44,6 +44,8 @@ class Gets:
         Returns False if only a part of a large message was read: to be called again soon, and
         before anything else on this channel. Raises: PreconditionFailedError.
         """
+        # A get without x-wait goes the short way only if none waits before it: answers do not name
+        # their get.
         if not self._line and not wait_ms and not queue.waiting:
             queue.backlog.is_reading = False
             fetched = self.channel.get(queue, no_ack=no_ack, in_chunks=True)
@@ -87,6 +89,8 @@ class Gets:
         """
         for get in self._line:
             get.is_given_up = not access.may("read", get.queue.name)
+        # The others are answered in their turn: an answer out of order would be taken for another
+        # get's.
         if self._line and self._line[0].is_given_up:
             self.answered(None)
 
@@ -101,6 +105,7 @@ class Gets:
         while self._line:
             get = self._line[0]
             queue = get.queue
+            # get-empty: the client asked for a message, and will not get one from there.
             if queue.is_deleted or get.is_given_up:
                 self._answer_first(None)
                 continue

@@ -161,6 +161,7 @@ class LocalTransaction:
         for message in messages:
             size += len(message.body) + len(message.envelope.properties) + _MESSAGE_BYTES
         self._byte_count += size
+        # Counted as it grows, for all channels of the connection together.
         self._uncommitted.byte_count += size
         sent = self._open.get(route)
         if sent is not None and sent.takes(envelope, flags):
@@ -179,6 +180,7 @@ class LocalTransaction:
             if earlier := self._last_of.get(queue):
                 self._open.pop(earlier.route, None)
             self._last_of[queue] = sent
+        # Whether a consumer can take an immediate message is looked at for each.
         if sent.route.queues and not sent.flags.immediate:
             self._open[sent.route] = sent
 
@@ -216,6 +218,7 @@ class LocalTransaction:
         self._requeues = []
         self._is_adding = False
         self._fates = {}
+        # Freed piece by piece: a rollback of a million messages would stop the loop.
         self._services.store.disposal.add([sent.messages for sent in self._sent])
         self._forget_sent()
         return settled
@@ -233,6 +236,7 @@ class LocalTransaction:
         try:
             yield from self.adding_to(transaction)
         except BaseException:
+            # Also when the generator is closed in the middle, as the client has gone.
             transaction.undo()
             raise
         enqueued, self._enqueued = self._enqueued, []
@@ -269,8 +273,10 @@ class LocalTransaction:
         count = 0
         self._enqueued = []
         for sent in sent_by_client:
+            # The route is that of the publish; queues that were deleted since get nothing.
             planned = self._plan(sent)
             sent.has_lost_route = bool(sent.route.queues) and not planned.queues
+            # A transaction is all or nothing: one queue that refuses a message undoes it.
             refuse_if_full(planned)
             transaction.publish(planned)
             plans.append(planned)
@@ -282,6 +288,7 @@ class LocalTransaction:
                 count = 0
                 yield
         yield from self._adding_settled(transaction)
+        # basic.return comes before tx.commit-ok.
         for sent, planned in zip(sent_by_client, plans, strict=True):
             self._return(sent, planned)
 
@@ -296,8 +303,11 @@ class LocalTransaction:
             if not number % _MAX_SETTLED:
                 yield
             queue, taken = delivery.queue, delivery.taken
+            # A requeue needs nothing of the log: it is done after the commit, with the counts.
             if queue.is_deleted or requeue:
                 continue
+            # In the same batch as the publishes: after tx.commit-ok no crash brings acked messages
+            # back.
             transaction.ack(queue, taken)
             if not (queue.sends_on if requeue is False else queue.history is not None):
                 continue
@@ -381,6 +391,7 @@ class LocalTransaction:
 
     def _finish(self, delivery: Delivery, requeue: bool | None) -> None:
         if requeue or delivery.queue.is_deleted:
+            # For a deleted queue this only releases the message.
             self._channel.settled(delivery, requeue=True)
         else:
             self._channel.forget(delivery, requeue=requeue)

@@ -77,6 +77,7 @@ class Fate:
         them.
         """
         departures = queue.departures
+        # What waits in its queue has not left it, and counts when it does.
         arrived = count - self.cycles - self.unrouted - self.kept
         departures.note(reason.departure, arrived, arrived)
         departures.note(Departure.CYCLE, self.cycles)
@@ -115,6 +116,8 @@ class DeadLetters:
             return False
         fate = Fate()
         add = partial(self._add, queue=queue, taken=taken, reason=reason, fate=fate)
+        # The ack and the letters are one transaction: a crash leaves each message in its queue or
+        # in those that its letters go to.
         if not move(self._services, queue, taken, add):
             return False
         fate.note(queue, reason, self._count(queue, taken, reason))
@@ -156,6 +159,7 @@ class DeadLetters:
         """
         for one in taken:
             transaction.ack(queue, one)
+            # All or none: with half of a run read, the rest would be acked without a letter.
             messages = self._services.store.stored.read_all(one.run)
             if queue.letter_strategy is LetterStrategy.AT_LEAST_ONCE:
                 self._keep(transaction, queue, messages, reason, fate)
@@ -212,6 +216,7 @@ class DeadLetters:
         """
         exchange = queue.settings.dead_letter_exchange
         if exchange is None:
+            # The setting may be gone since: then a rejected message is just dropped.
             return
         now_s = self._services.clock.wall_ms() // 1000
         known: Route | None = None
@@ -220,6 +225,8 @@ class DeadLetters:
         letters: list[Message] = []
         for envelope, group in groupby(messages, attrgetter("envelope")):
             parsed, deaths, landmark = self._envelope(queue, exchange, envelope, reason, now_s)
+            # A letter without a route, or whose exchange does not exist, is dropped, as in
+            # RabbitMQ; the strategy `at-least-once` keeps it.
             route = self._router.route(parsed)
             group_targets = route.queues
             # As in RabbitMQ, what a client rejects may go in circles: only a cycle that nothing
@@ -294,6 +301,7 @@ class DeadLetters:
             for name, encoded in _KEY_HEADERS
             if encoded in headers
         }
+        # As in RabbitMQ: in the next queue it would expire again at once. x-death keeps the value.
         expiration = parts.pop("expiration", None)
         shown_keys = (envelope.routing_key, *more_keys(copies, ["CC"]))
         before = deaths_of(headers.get(DEATHS_FIELD))
@@ -310,6 +318,7 @@ class DeadLetters:
             deaths[0] = deaths[0].published_by(envelope.exchange, shown_keys)
         max_deaths = self._services.limits.max_deaths
         landmark, marked = landmark_after(mark, self._mark, index, queue.name, reason, max_deaths)
+        # A message that goes round for months would outgrow a frame.
         deaths = deaths[:max_deaths]
         headers[DEATHS_FIELD] = encode_deaths(deaths)
         first, last = first_and_last(queue.name, reason, envelope.exchange)
@@ -318,9 +327,13 @@ class DeadLetters:
         if envelope.properties[SAFE_BYTES:]:  # without a call
             limit_entries(headers)
         key = queue.settings.dead_letter_routing_key
+        # BCC keys route the letter like its others, and are not shown in x-death: consumers would
+        # see them there.
         keys = (*shown_keys, *more_keys(copies, ["BCC"]))
         if key is not None:
             keys = (key,)
+            # A dead-letter routing key replaces all of them; left in, CC would route the letter
+            # once more.
             for _, encoded in _KEY_HEADERS:
                 headers.pop(encoded, None)
         parts["headers"] = join_table(headers)
@@ -342,6 +355,7 @@ def _publish(
     is no publisher to refuse them to.
     """
     if envelope is not None and targets:
+        # A letter that a full queue refused would die again, for the same reason, for ever.
         placements = [queue.unlimited_placement(envelope) for queue in targets]
         count = len(letters)
         transaction.publish(Plan(envelope, letters, targets, placements, count, count))

@@ -117,6 +117,7 @@ def replaying_dead_letters(
         if piece is None:
             yield
             continue
+        # Before the piece is taken: nothing is off its queue while others have their turn.
         yield from room(services)
         if queue.is_deleted or queue.is_set_aside:
             handled.stopped = GONE
@@ -151,6 +152,7 @@ class _Letters:
         readable = [one for one in piece if one.message is not None]
         if len(readable) < len(piece):
             handled.skip(UNREADABLE, len(piece) - len(readable))
+        # One by one, as each may go elsewhere or stay.
         returning = [
             (one, [message])
             for taken, messages in take(self._queue, readable)
@@ -172,6 +174,7 @@ class _Letters:
             commit(self._services, transaction)
         except Exception as error:
             transaction.undo()
+            # All of them, going or not: the transaction has taken none.
             put_back(self._queue, returning)
             if not isinstance(error, ResourceExhaustedError):
                 raise
@@ -193,6 +196,7 @@ class _Letters:
                 "that publishers are trusted"
             )
         count = headers.get(REPLAY_COUNT)
+        # A client may have written anything there. Text would never reach the limit.
         count = count if isinstance(count, int) and not isinstance(count, bool) else 0
         if count >= self._how.max_replays:
             raise _Left(f"replayed {count} times already")
@@ -224,6 +228,8 @@ class _Letters:
         self._check(target)
         try:
             self._how.rights.check_queue(name)
+        # The rights of who replays count, not those of who published: the x-death says where, and
+        # may be forged.
         except AccessRefusedError:
             raise _Left(f"no permission to write to queue '{name}'") from None
         return Route([target])

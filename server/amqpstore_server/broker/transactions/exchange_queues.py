@@ -46,6 +46,8 @@ class ExchangeQueues:
                     waited = self._services.store.stored.read_all(one.run)
                     routed.append(self._add_waited(transaction, exchange, waited))
 
+        # The ack in the delay queue and the publishes are one: a delayed message is never in both
+        # places, nor in none.
         if not move(self._services, queue, taken, add):
             return False
         queue.departures.note(Departure.RELEASED, sum(routed))
@@ -68,6 +70,8 @@ class ExchangeQueues:
             )
             parsed = parse_envelope(envelope.exchange, envelope.routing_key, raw, properties)
             messages = [Message(parsed, message.body) for message in group]
+            # From this exchange, whoever published where: an exchange before it has routed the
+            # message once already.
             route = self._router.route_from(exchange, parsed, decode_properties(raw))
             if route.queues:
                 count += len(messages)
@@ -101,10 +105,13 @@ class ExchangeQueues:
             )
             messages = [Message(parsed, message.body) for message in group]
             if isinstance(destination, Queue):
+                # What a binding brings has no publisher to be refused to.
                 placement = destination.unlimited_placement(parsed)
                 transaction.add(destination, parsed, messages, placement)
             elif isinstance(destination, Exchange):
                 route = self._router.route_from(destination, parsed, properties)
                 if route.queues:
                     self._send(transaction, plan(route, parsed, messages))
+        # One transaction for all of it: a queue that is bound gets the whole history or, after a
+        # crash, none of it.
         transaction.commit()

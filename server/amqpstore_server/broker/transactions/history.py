@@ -127,6 +127,7 @@ class Histories:
             if patience:
                 patience -= 1
             else:
+                # Where others do not drive the loop, this waits for the disk by itself.
                 self._services.flush()
                 self._services.agenda.spent = 0
                 self._services.moves.are_paused = False
@@ -141,6 +142,7 @@ class Histories:
         Without such settings, existing copies stay until they expire.
         """
         if queue.kind:
+            # The broker's own queues keep no history: a history of a history would never end.
             return
         settings = queue.settings
         kept: Queue | None = self.of(queue.name)

@@ -74,6 +74,8 @@ class PreparedWork:
             placed = [placed for column in columns if (placed := column.publish())]
             prepared.commit(placed)
         except BaseException as error:
+            # Expected messages count as room that is taken: a branch that stays undecided must not
+            # fill its queues.
             for column in columns:
                 column.expect_no_more()
             if isinstance(error, ReadLaterError | UndecidableError | DiskFullError):
@@ -107,6 +109,8 @@ class PreparedWork:
         They go back in the order of their queues, as consumers may be given some of them before the
         others are back.
         """
+        # Durable before anything goes back: a message that a consumer has must not be locked again
+        # by a restart.
         locked = self._prepared.rollback()
         left = len(locked)
         return self._putting_back(in_order(locked, _first_sequence, _MAX_PUT_BACK), left)
@@ -125,6 +129,8 @@ class PreparedWork:
                     yield
         finally:
             if left:
+                # The client has gone in the middle: the rollback is durable, and its messages must
+                # not stay locked until the next start.
                 rest = chain([batch], batches) if batch else batches
                 self._services.agenda.background.append(self._putting_back(rest, left))
 

@@ -114,15 +114,19 @@ class Replays:
         request = ReplayRequest.of(envelope)
         if (kept := self._histories.of(request.source)) is not None:
             yield from self._histories.arriving(kept)
+        # After the wait: it may have been deleted in it.
         target = self._queues.get(request.target)
         if kept is None or kept.is_deleted or target is None or not target.is_listed:
             return ReplayOutcome.NOWHERE
+        # Copies whose time is over must not come back.
         kept.backlog.expire()
         if self._services.store.log.pending_bytes >= self._services.limits.max_replay_bytes:
             # Many replays in a row must not fill memory with bytes that wait for the disk.
             self._services.flush()
         transaction = Transaction(self._services)
         try:
+            # Nothing is in the target before the commit: half of a replay cannot be told from the
+            # whole.
             outcome = yield from self._add_copies(transaction, kept, target, request)
         except BaseException:
             transaction.undo()
@@ -153,6 +157,7 @@ class Replays:
                 continue
             parsed, messages = copy
             planned = plan(route, parsed, messages)
+            # All or none, so a target with a limit refuses it as a whole.
             if planned.accepted < len(messages):
                 return ReplayOutcome.REFUSED
             transaction.publish(planned)
@@ -192,6 +197,7 @@ class Replays:
                     continue
                 room -= len(message.body) + len(envelope.properties) + _MESSAGE_BYTES
                 if room < 0:
+                    # They are in memory until the commit. The error says where to go on.
                     raise _too_much(request, envelope, most)
                 group.append(Message(parsed, message.body))
                 if left is not None:
@@ -209,6 +215,8 @@ def consumed_at(raw: bytes) -> int:
     """Return when a message of a history was consumed, in ms since 1970, from its properties; 0 for
     other messages.
     """
+    # A client may have put the same bytes into a header of its own: only where they are there once
+    # they are the header's.
     if raw.count(_MARK) == 1:
         # The header is in every history message, so the bytes are it. Decoding all properties takes
         # ten times longer.

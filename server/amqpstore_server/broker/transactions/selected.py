@@ -72,6 +72,7 @@ class Handled:
         """Count messages that are left where they are. Reasons have names in them that clients
         chose: of those there may be any number.
         """
+        # Each reason is a row of the answer, and of the memory for it.
         if len(self.left) >= _MAX_REASONS and reason not in self.left:
             reason = OTHER_REASONS
         self.left[reason] += count
@@ -114,6 +115,8 @@ def _candidates(
     services: BrokerServices, queue: Queue, positions: Sequence[MessagePosition] | None
 ) -> Iterator[list[SeenMessage]]:
     """Yield what is in a queue now, or at some positions of it, a step at a time."""
+    # A move into the queue itself, or traffic that never ends, would otherwise keep it going for
+    # ever.
     walk = Walk(services, queue, until_now=True)
     if positions is None:
         while not walk.is_done:
@@ -224,11 +227,13 @@ def _move(
         accepted = _add(transaction, target, messages)
         if accepted < len(messages):
             handled.stopped = f"queue '{target.name}' is full"
+            # The ones behind the first refused one stay, or they would overtake it.
             runs = _first_of(queue, runs, accepted)
         for taken, _ in runs:
             transaction.ack(queue, taken)
         commit(services, transaction)
     except Exception as error:
+        # What is expected in the target would otherwise take up room there for ever.
         transaction.undo()
         put_back(queue, runs)
         if not isinstance(error, ResourceExhaustedError):
@@ -331,6 +336,7 @@ def deleting(
         if queue.is_deleted or queue.is_set_aside:
             handled.stopped = GONE
             break
+        # No transaction is needed: acks of one batch are one already.
         for taken, _ in take(queue, piece):
             services.store.ack(*taken)
             handled.count += taken.run.count

@@ -69,6 +69,8 @@ def plan(
         placements.append(queue.placement(envelope, messages, immediate=immediate))
     taken = [count if one.most is None else one.most for one in placements]
     most = max(taken, default=0)
+    # basic.publish with `immediate`: what no consumer takes at once is returned, and a full queue
+    # does not refuse it.
     refused_from = count if immediate else min(taken, default=count)
     delivered = most if immediate else (count if queues else 0)
     return Plan(envelope, messages, queues, placements, delivered, refused_from)
@@ -104,6 +106,8 @@ class Column:
         self._body_bytes += size
         self._overhead_bytes += overhead_bytes(messages)
         for queue, placement in zip(self.queues, self.placements, strict=True):
+            # Until the commit is durable they take up room, or two transactions could fill a queue
+            # twice.
             _expect(queue, placement, messages, size)
 
     @property
@@ -123,6 +127,8 @@ class Column:
         placements = [
             one
             for one in self.placements
+            # A queue may be deleted between publish and commit: it gets nothing, and the rest
+            # commits.
             if (one.most is None or one.most) and not one.queue.deleted
         ]
         if not placements:
@@ -277,6 +283,7 @@ class Transaction:
         try:
             store_transaction.commit()
         except DiskFullError as error:
+            # Refused before anything was logged: nothing is half done.
             self.undo()
             raise ResourceExhaustedError(str(error)) from None
         when_moved(self._services, self._left, self._columns, on_durable, or_else)
@@ -326,6 +333,8 @@ def move(
         transaction.commit()
     except Exception as error:
         transaction.undo()
+        # Also for an error that nobody has foreseen: what was taken off a queue has to be
+        # somewhere.
         for run in taken:
             queue.backlog.put_back(run)
         if isinstance(error, ResourceExhaustedError):

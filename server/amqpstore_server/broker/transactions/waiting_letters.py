@@ -187,6 +187,7 @@ class WaitingLetters:
         of its letters has failed.
         """
         if queue.letters is None:
+            # Created when the first letter waits: most queues with this strategy never have one.
             try:
                 letters = self._create(own_name(LettersQueue.kind, queue.name), queue)
             except DiskFullError:
@@ -236,6 +237,7 @@ class WaitingLetters:
         has_changed, self._has_changed = self._has_changed, False
         for forwarding in list(self._stuck):
             forwarding.has_news |= has_changed
+            # Nothing that its letters wait for has changed.
             if not forwarding.wants_to_look:
                 continue
             if forwarding.due_ms <= now_ms:
@@ -290,6 +292,8 @@ class Forwarding:
 
     def look_again(self) -> None:
         """Look at all letters once more, in the turns of their queue."""
+        # Begun again from the front each time, a queue of a million letters would never be looked
+        # through while bindings change.
         if not self._is_done and self._next:
             self.has_news = True  # as soon as it is through
             return
@@ -316,6 +320,7 @@ class Forwarding:
     def pump(self) -> None:
         """Send on what can go, as far as the budget of a round allows."""
         moves, letters = self._services.moves, self._letters()
+        # Its letters wait with it for the next start.
         if self._queue().is_set_aside:
             return
         while not self._is_done:
@@ -331,6 +336,7 @@ class Forwarding:
                 return
             if reason := self._stops_all():
                 self._reasons = Counter({reason: letters.ready_count})
+                # One look instead of one for each letter: a missing exchange stops them all.
                 self._finish()
                 return
             if not self._send_piece():
@@ -437,12 +443,14 @@ class Forwarding:
             seen = walk.step(most)
             going, stays, fates = self._plan(transaction, seen)
             runs = take(letters, going)
+            # Planned to go on and still here would be in both places after the commit.
             _check_all_taken(runs, len(going), letters)
             for taken, _ in runs:
                 transaction.ack(letters, taken)
             commit(services, transaction)
         except Exception as error:
             transaction.undo()
+            # In their old places, so the order among the letters stays.
             put_back(letters, runs)
             if isinstance(error, ReadLaterError):
                 letters.backlog.read_later(error)
@@ -486,6 +494,7 @@ class Forwarding:
         for candidate in seen:
             letter = candidate.message
             if letter is None:
+                # It stays in its place; others that can be read go on past it.
                 stays[UNREADABLE] += 1
                 continue
             if reason := self._stops(letter):
