@@ -108,7 +108,7 @@ def _newer(
             file.close()
     except FileNotFoundError:
         return None
-    # It may hold the only copy, and nobody can look: kept, and not removed as left over.
+    # It may hold the only copy, and cannot be looked at: kept, and not removed as left over.
     except OSError as error:
         return NewerMessages(path, error=str(error))
     return NewerMessages(path, first, last, offset, end - offset) if first else None

@@ -96,7 +96,7 @@ class View(NamedTuple):
     def term(self) -> int:
         """The term of the last election; 0 before the first one."""
         row = self.rows.get(STATE)
-        # In a key without a lease: the next term has to be higher also when nobody leads.
+        # In a key without a lease: the next term has to be higher also when there is no leader.
         return int(row.value["term"]) if row else 0
 
     @property

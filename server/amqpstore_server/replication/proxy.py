@@ -87,8 +87,8 @@ class Proxy:
                     await trio.sleep(_ACCEPT_AGAIN_S)
                     continue
                 leader = self._leader()
-                # Requests in plain HTTP may be about this process itself; anything else has nobody
-                # to answer it, and a closed connection tells clients to try the next address of
+                # Requests in plain HTTP may be about this process itself; anything else cannot be
+                # answered, and a closed connection tells clients to try the next address of
                 # their list.
                 is_wanted = leader is not None or scheme == "http"
                 if not is_wanted or len(self._passing) >= _MAX_CLIENTS:
