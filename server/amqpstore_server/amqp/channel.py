@@ -125,6 +125,8 @@ class AmqpChannel:
         if self._context.simple_targets.defer(publishes, self.broker_channel):
             return None
         published.add(self)
+        # What was deferred before goes first: the order of one channel's publishes into one queue
+        # is kept (section 4.7).
         self.broker_channel.flush_deferred()
         slices: Sequence[tuple[PublishSlice | Publishes, Target]]
         if publishes.is_mixed:
@@ -157,6 +159,8 @@ class AmqpChannel:
         for piece, target in slices:
             publish = target.publish
             is_replay = publish.exchange == REPLAY_EXCHANGE
+            # Each time, also for a route that is known: a permission may have been withdrawn since
+            # the last read.
             rights.check_exchange(publish.exchange)
             if is_replay:
                 self._topology.check_history(publish.routing_key)
@@ -222,6 +226,8 @@ class AmqpChannel:
 
         The confirms of what it published before are sent first.
         """
+        # What was accepted before the error is confirmed: a client that hears of the error alone
+        # would publish it again.
         self.broker_channel.confirm_published()
         self._move(ChannelEvent.FAULT)
         self._fault = close
@@ -283,6 +289,8 @@ class AmqpChannel:
         add_returns(self._outbox, self.number, _RETURNS[reason], messages, self._context.frame_max)
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
+        # Also while it is failing: promises from before the error are kept. After a close from
+        # either side the client does not expect anything here.
         if self.state is _OPEN or self.state not in _SILENT:
             self._outbox.add(ack_frame(self.number, tag, multiple=multiple))
 
@@ -385,6 +393,8 @@ class AmqpChannel:
     def on_basic_get(self, method: methods.BasicGet) -> Iterator[None] | None:
         queue = self._readable_queue(method.queue)
         most = self._context.max_prefetch
+        # basic.qos does not limit gets, so the operator's limit on prefetch has to be asked for
+        # here.
         if most and not method.no_ack and self.broker_channel.unacked_count >= most:
             raise PreconditionFailed(
                 f"the channel has {most} unacked messages, and may get no more: ack some before"
@@ -447,6 +457,7 @@ class AmqpChannel:
         self._send(methods.TxRollbackOk())
 
     def misplaced(self, method: methods.Method) -> None:
+        # A method for the other direction is 503, an unknown one 540.
         raise CommandInvalid(f"{method.name} is sent by the server only")
 
 

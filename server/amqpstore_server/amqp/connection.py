@@ -202,9 +202,12 @@ class AmqpConnection(ClientConnection):
         held = self.input.held
         self.input.handle(self.input.hold(events), self, now)
         unfinished_bytes = self._receiver.contents.memory_bytes
+        # Only who publishes during the alarm is blocked: a worker that only consumes is what ends
+        # it.
         if self.session is not None and (held.events or unfinished_bytes):
             self.block()
             is_consuming = self.session.is_consuming
+            # TCP holds the rest back; what has been read already is bounded.
             self.input.must_not_be_read = held.is_full(unfinished_bytes, is_consuming=is_consuming)
 
     def offer(self, mechanisms: tuple[str, ...], certificate_user: str) -> None:
@@ -214,6 +217,7 @@ class AmqpConnection(ClientConnection):
 
     def logged_in(self, checked: CheckedLogin, now: float) -> None:
         """Continue the handshake after the login was checked."""
+        # The client may have gone, or the time be up, while a thread checked its password.
         if self.is_authenticating and self._opening.logged_in(checked, self, now):
             self._deadline.extend(HANDSHAKE_S, now)
             self._shake_hands(now)
@@ -224,6 +228,8 @@ class AmqpConnection(ClientConnection):
         """
         if self.session is None:
             return False
+        # A token that is not renewed in time ends the connection; a wrong one does so at once, as
+        # in RabbitMQ.
         if refused := self._renewal.end(checked):
             self.fail(Failed(0, refused), now)
             return False
@@ -243,6 +249,8 @@ class AmqpConnection(ClientConnection):
         """Send connection.blocked, if the client supports it: what it publishes has to wait."""
         if self.state is _OPEN:
             self.move(ConnectionEvent.BLOCK)
+            # An extension of RabbitMQ: a client that does not announce it would take the method
+            # for an error.
             if self._negotiation.has_capability("connection.blocked"):
                 self._send(methods.ConnectionBlocked(reason=self._alarms.reason))
 
@@ -292,6 +300,7 @@ class AmqpConnection(ClientConnection):
 
         Args: reason, told to the client.
         """
+        # Before the connection is open there is no close method to send (section 2.2.4).
         if self.state in SERVED:
             self.close(ConnectionEvent.SHUT_DOWN, ConnectionForced(reason), now)
         elif not self.is_finished:
@@ -325,6 +334,7 @@ class AmqpConnection(ClientConnection):
 
     def fail(self, failed: Failed, now: float) -> None:
         """Close the channel or the connection, as the kind of error demands."""
+        # What was deferred came before the error, and must not be lost with the channel.
         self._services.deferred.flush()
         error = failed.error
         if isinstance(error, FatalFramingError) or self.state not in SERVED:
@@ -344,6 +354,7 @@ class AmqpConnection(ClientConnection):
     def _contained(self, channel: int, error: AmqpError) -> AmqpError | None:
         """Close the channel that an error concerns: see `Session.contain`."""
         fault = self.session.contain(channel, error) if self.session else error
+        # What it had published is dropped with the channel: it was never accepted.
         if fault is None and self.input.held.events:
             self.input.held.forget(channel)
         return fault
@@ -367,6 +378,7 @@ class AmqpConnection(ClientConnection):
                 raise CommandInvalid(f"{method.name} on a connection that is {self.state.value}")
             return
         if event is ConnectionEvent.CLOSE and self.session is not None:
+            # The client would take its close-ok for the answer to everything that it published.
             self.session.tell_faults()
         self.move(event)
         match method:
@@ -400,6 +412,7 @@ class AmqpConnection(ClientConnection):
         self, event: ConnectionEvent, error: AmqpError, now: float, answer_s: float = _CLOSE_S
     ) -> None:
         """Start the closing handshake: the client has some seconds to answer."""
+        # Rule `stability` of connection.close: all that follows is dropped but close and close-ok.
         self._receiver.discard_contents()
         self._send(connection_close(error))
         self._deadline.restart(answer_s, now)

@@ -114,6 +114,8 @@ class Envelopes:
         something it may not; the groups before it have been yielded.
         """
         known_plain = published.headers[0].plain
+        # Headers of the usual shape differ in values that the broker does not read, so nothing is
+        # decoded for them.
         known = self._plain.get((target, known_plain)) if known_plain else None
         group: list[Message] = []
         header = None
@@ -129,6 +131,8 @@ class Envelopes:
                         envelope = self.envelope(target, header, reply_to)
                     except (AmqpError, BrokerError):
                         if first is not None:
+                            # What came before the wrong message was right, and is published: it is
+                            # the client's order.
                             yield first, group
                         raise
                     if header.plain is not None:
@@ -169,6 +173,7 @@ class Envelopes:
         )
         kept = published(raw, properties.headers)
         if properties.reply_to == REPLY_TO:
+            # As RabbitMQ has it: without a consumer for replies, a reply could never arrive.
             if not reply_to:
                 raise PreconditionFailed("fast reply consumer does not exist")
             kept = edit_properties(kept, reply_to=reply_to)
@@ -220,6 +225,8 @@ class SimpleTargets:
             or channel.firehose.is_on
         ):
             return False
+        # Bindings, queues or exchanges have changed: a route that is remembered may lead to a
+        # queue that is gone.
         if self._version is not self._router.version or self._byte_count > _CACHED_BYTES:
             self._version = self._router.version
             self.forget()
@@ -266,6 +273,8 @@ class SimpleTargets:
                 last_target, last = target, None
                 route_and_envelope = known.get(target) or self._find(target, header)
                 if route_and_envelope is None:
+                    # Nothing is deferred then, not even the ones before it: tags of confirms go by
+                    # the order of publishes.
                     return False
                 known[target] = route, alike = route_and_envelope
                 if route.is_durable is not is_durable:
@@ -306,6 +315,7 @@ class SimpleTargets:
         if (
             route is None
             or not route.is_simple
+            # Each of these is a decision about one message.
             or publish.immediate
             or access.has_topics
             or not access.has_granted("write", "exchange", publish.exchange)

@@ -128,6 +128,7 @@ class Input:
             if type(event) is Publishes:
                 self.has_published = True
                 held.add(event)
+            # Before the first publish nothing has to wait.
             elif type(event) is MoreFrames or not held.events or not held.holds(event):
                 others.append(event)
         return others
@@ -156,6 +157,8 @@ class Input:
         the read has taken long.
         """
         received = self._receiver.received
+        # The tables were looked at by now, and that took milliseconds: handling them is for the
+        # next turn.
         if received.entry_count > _ENTRIES_AT_ONCE:
             received.entry_count = 0
             self.waiting = [*events]
@@ -195,6 +198,8 @@ class Input:
             self._unfinished = None
         if is_defining:
             self.has_defined = True
+            # One commit of the catalog for all declares of a read: a client that declares a
+            # thousand queues waits for a few syncs. Their answers leave after it.
             self._services.commit_definitions()
         for channel in published:
             called(channel.confirm_published, channel.failed)

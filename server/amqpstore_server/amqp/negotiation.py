@@ -84,10 +84,13 @@ class Negotiation:
 
     def forget_password(self) -> None:
         """Forget the password: the login was checked."""
+        # A dump of the process, or an error that prints it, must not show passwords of all
+        # clients.
         self.login = replace(self.login, password=b"")
 
     def refusal(self) -> AccessRefused:
         """Return the error for a client whose login is wrong, if the client can be sent one."""
+        # Without a reason: a stranger must not learn which users exist.
         return AccessRefused(
             f"Login was refused using authentication mechanism {self.mechanism}. For details "
             "see the broker logfile."

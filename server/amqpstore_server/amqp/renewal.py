@@ -30,6 +30,7 @@ class Renewal:
         """
         if self._authorization.token is None or check is None:
             return False
+        # Two checks at once could end in the wrong order, and leave the older token's rights.
         if self._is_checking:
             raise CommandInvalid("connection.update-secret while another one is being checked")
         self._is_checking = True

@@ -91,6 +91,7 @@ class Session:
                 published.add(channel)
                 for _ in event.rest:
                     return event
+            # Section 4.2.3: methods of class connection on another channel than 0 are 503.
             elif event.method.class_id == CONNECTION_CLASS:
                 raise CommandInvalid(f"{event.method.name} on channel {event.channel}")
             elif (rest := channel.handle(event.method)) is not None:
@@ -128,6 +129,7 @@ class Session:
             if channel in published:
                 # Confirms of earlier publishes go first.
                 channel.confirm_published()
+            # Before close-ok: the client would take what it has published for accepted.
             channel.tell_fault()
             self._end(channel, event)
             self._send(number, methods.ChannelCloseOk())
@@ -136,6 +138,7 @@ class Session:
 
     def _open(self, number: int) -> None:
         """Raises: NotAllowed, NotAllowedError."""
+        # 530, as in RabbitMQ: the frame is right, and the client has asked for too much.
         if number > self._channel_max:
             raise NotAllowed(
                 f"number of channels opened is limited: channel-max is {self._channel_max}"
@@ -148,6 +151,7 @@ class Session:
 
     def _check_consumers(self) -> None:
         """Make sure that there may be one more consumer. Raises: NotAllowed."""
+        # An upper bound, so that all channels are counted only when it may be reached.
         self._most_consumers += 1
         limit = self._max_consumers
         if not limit or self._most_consumers <= limit:
@@ -254,6 +258,8 @@ class Session:
             for channel in channels:
                 channel.end(ChannelEvent.END)
                 self._tell_channel("closed", channel.number, {})
+        # Whatever fails above, the user's count of connections and its exclusive queues must not
+        # stay.
         finally:
             # Its routes lead to exclusive queues, which know their owner.
             self._simple_targets.forget()

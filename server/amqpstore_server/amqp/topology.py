@@ -153,6 +153,8 @@ class Topology:
     def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
         vhost, access = self._vhost, self._access
         if method.passive:
+            # A passive declare tells whether an exchange exists: RabbitMQ's CVE-2026-57221 was
+            # that it asked for no permission.
             access.check_any("exchange", method.exchange)
             if method.exchange == DEFAULT_EXCHANGE:
                 raise AccessRefused("operation not permitted on the default exchange")
@@ -162,6 +164,8 @@ class Topology:
             arguments = plain(method.arguments)
             # The empty name is the default exchange, which needs a permission like any other.
             if isinstance(alternate := arguments.get("alternate-exchange"), str):
+                # As in RabbitMQ: whoever declares an alternate exchange reads from the one and
+                # writes into the other.
                 access.check("read", "exchange", method.exchange)
                 access.check("write", "exchange", alternate)
             vhost.exchange_definitions.declare(
@@ -209,6 +213,7 @@ class Topology:
         access.check("write", "exchange", method.destination)
         access.check("read", "exchange", method.source)
         self._check_topic(method.source, method.routing_key)
+        # The default exchange is bound to each queue by its name, and to nothing else.
         if not method.destination or not method.source:
             raise AccessRefused("operation not permitted on the default exchange")
         return self._vhost.exchanges.get(method.destination)
@@ -220,11 +225,14 @@ class Topology:
             return
         if method.passive:
             queue = self.queue(method.queue, "")
+            # A declare counts as use: it restarts x-expires.
             queue.used()
         else:
             access.check("configure", "queue", method.queue or _SERVER_NAMED)
             arguments = queue_arguments(method.arguments)
             if isinstance(dead_letters := arguments.get("x-dead-letter-exchange"), str):
+                # Dead letters leave the queue and enter the exchange: both need a right, asked for
+                # when they are asked for.
                 access.check("read", "queue", method.queue or _SERVER_NAMED)
                 access.check("write", "exchange", dead_letters)
             queue = vhost.declare_queue(
@@ -235,6 +243,7 @@ class Topology:
                 arguments=arguments,
                 connection=self._owner,
             )
+        # Also after a passive declare, and for a name that the server made.
         self._last_queue = queue.name
         if not method.no_wait:
             self._send_declared(queue.name, queue.ready_count, len(queue.consumers))
@@ -271,6 +280,7 @@ class Topology:
         if name in vhost.queues and method.exchange in vhost.exchanges:
             queue = self.queue(name, "write")
             vhost.bindings.unbind(queue, method.exchange, routing_key, plain(method.arguments))
+        # queue.unbind has no no-wait.
         self._send(methods.QueueUnbindOk())
 
     def _bound(self, method: methods.QueueBind | methods.QueueUnbind) -> tuple[str, str]:
@@ -280,6 +290,8 @@ class Topology:
         Raises: NotFound, AccessRefused, AccessRefusedError.
         """
         name = self._named(method.queue)
+        # queue.bind: with an empty queue name an empty routing key is the name of the last
+        # declared queue.
         routing_key = method.routing_key or ("" if method.queue else name)
         self._access.check("write", "queue", name)
         self._access.check("read", "exchange", method.exchange)
@@ -291,6 +303,7 @@ class Topology:
 
     def queue_purge(self, method: methods.QueuePurge) -> None:
         queue = self.queue(method.queue, "read")
+        # Unacked messages stay: queue.purge is about those that wait.
         count = queue.backlog.purge()
         if count and queue.durable:
             vhost = self._vhost

@@ -157,6 +157,7 @@ def decode_counted_header(payload: bytes) -> tuple[ContentHeader, int]:
     if len(payload) < _HEADER.size:
         raise FrameError(f"a content header of {len(payload)} bytes, shorter than {_HEADER.size}")
     class_id, weight, body_size = _HEADER.unpack_from(payload)
+    # Section 4.2.6.1: weight is not used, and must be zero.
     if weight:
         raise FrameError(f"a content header with weight {weight}, which must be 0")
     properties = payload[_HEADER.size :]
@@ -307,6 +308,8 @@ def _walk(raw: bytes, readers: Iterable[tuple[int, str, Reader]]) -> Iterator[tu
         if flags & flag:
             value, offset = read(raw, offset)
             yield name, value
+    # Bytes behind the last property would be passed on to consumers, whose decoders may read them
+    # as something else.
     if offset != len(raw):
         raise MalformedError(f"{len(raw) - offset} bytes behind the last property")
 
@@ -320,6 +323,7 @@ def _flags(raw: bytes) -> tuple[int, int]:
         # Class basic has fourteen properties: a further word has none to announce.
         if last & ~MORE_FLAGS:
             raise MalformedError(f"property flags {last:#06x} behind the first are not known")
+    # It would shift every property behind it.
     if flags & _UNKNOWN_FLAG:
         raise MalformedError(f"property flags {flags:#06x} include one that belongs to no property")
     return flags, offset

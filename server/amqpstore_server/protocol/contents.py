@@ -63,6 +63,8 @@ class UnfinishedContents(dict[int, Content]):
         return (
             content is not None
             and content.header is not None
+            # More than was announced is 505: it must not be taken in first (RabbitMQ's
+            # CVE-2026-67235).
             and content.received_bytes + payload_bytes <= content.header.body_size
         )
 
@@ -70,6 +72,7 @@ class UnfinishedContents(dict[int, Content]):
         """Keep a piece of a body whose header has arrived, unless the content is refused."""
         content = self[channel]
         content.received_bytes += len(piece)
+        # Counted but not kept, so that the end of the content is found.
         if content.refused or not piece or content.header is None:
             return
         body = content.body

@@ -119,6 +119,7 @@ def check_table(buffer: bytes, offset: int) -> tuple[int, int]:
         end = offset + LONG.unpack_from(buffer, start)[0]
         count, has_names = 0, True
         around: list[tuple[int, bool]] = []
+        # By a loop and not by recursion: a client chooses the depth.
         while end <= size and count <= MAX_ENTRIES and len(around) < MAX_DEPTH:
             if offset >= end:
                 if offset > end:
@@ -130,6 +131,7 @@ def check_table(buffer: bytes, offset: int) -> tuple[int, int]:
             if has_names:
                 name = offset + 1
                 offset = name + buffer[offset]
+                # Names are UTF-8 for every consumer; values may be any bytes.
                 buffer[name:offset].decode()
             count += 1
             tag = buffer[offset]
@@ -376,6 +378,7 @@ def _read_string(buffer: bytes, offset: int) -> tuple[str | bytes, int]:
     try:
         return value.decode(), offset
     except UnicodeDecodeError:
+        # As bytes: what a client has sent goes on as it was.
         return value, offset
 
 
@@ -456,6 +459,7 @@ def _decode_container(  # noqa: C901 - what it does not do itself costs a call f
                 value = buffer[start:offset]
         elif tag in _CONTAINERS:
             around.append((container, is_table, end))
+            # Before the container is begun: nothing of it is built.
             if len(around) >= most_depth:
                 raise PreconditionFailed(too_deep("tables and arrays are", most_depth))
             value = {} if tag == _TABLE else []
@@ -476,6 +480,7 @@ def _decode_container(  # noqa: C901 - what it does not do itself costs a call f
 def _bounds(tag: int, buffer: bytes, offset: int) -> tuple[int, int]:
     """Return where the entries of a container start and end."""
     length, start = read_long(buffer, offset)
+    # A length is not believed before the bytes are there.
     if start + length > len(buffer):
         raise MalformedError(
             f"the {'table' if tag == _TABLE else 'array'} at byte {offset} has a length of "

@@ -47,6 +47,8 @@ class Handshake:
         another one.
         """
         header = self.rest[: len(PROTOCOL_HEADER)]
+        # Another protocol is known by its first wrong byte: an HTTP or TLS client is answered at
+        # once, and does not wait for a timeout.
         if len(header) < len(PROTOCOL_HEADER) and any(
             known.startswith(header) for known in PROTOCOL_HEADERS
         ):
@@ -65,6 +67,7 @@ class Handshake:
             # A heartbeat: its interval was agreed on with connection.tune-ok, so it may be sent
             # from then on.
             is_heartbeat = due is ConnectionOpen and frame_type == FRAME_HEARTBEAT
+            # Before the rest of the frame has arrived: a stranger cannot make the broker keep it.
             if channel or not (frame_type == FRAME_METHOD or is_heartbeat):
                 raise FatalFramingError(
                     f"a frame of type {frame_type} on channel {channel} where {due.name} was "

@@ -52,6 +52,7 @@ class Headers(dict[bytes, ContentHeader]):
         try:
             header, count = decode_counted_header(payload)
         except AmqpError:
+            # How many entries it had is not known: at most one for each byte.
             self._read.entry_count += len(payload)
             raise
         self._read.entry_count += count
@@ -63,6 +64,8 @@ class Headers(dict[bytes, ContentHeader]):
             )
         self._shapes.learn(payload)
         self._byte_count += len(payload)
+        # All of them at once: message-ids differ in every message, and none of those headers comes
+        # again.
         if len(self) >= _MAX_HEADERS or self._byte_count > _MAX_BYTES:
             self.clear()
             self._byte_count = len(payload)

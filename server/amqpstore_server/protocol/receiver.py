@@ -132,6 +132,7 @@ class Receiver:
         try:
             offset = self._frames(content, self._continued(content) if self._open_frame else 0)
         except (FrameError, FatalFramingError) as error:
+            # Where the next frame begins cannot be known: any byte could be read as a method.
             self.is_lost = True
             received.add_failed(0, error)
             return received.events
@@ -228,6 +229,7 @@ class Receiver:
             elif channel:
                 raise CommandInvalid(f"a heartbeat frame on channel {channel}")
         except AmqpError as error:
+            # The rest of a content that was wrong belongs to nothing.
             self.contents.drop(channel)
             self.received.add_failed(0 if frame_type == FRAME_HEARTBEAT else channel, error)
 
