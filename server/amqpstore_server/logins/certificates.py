@@ -72,6 +72,8 @@ class Certificates:
         pairs = _loaded(config)
         in_use, now = self.expiries(), datetime.now(UTC)
         for pair in pairs:
+            # A start with an expired certificate is let through, as a broker that is down helps
+            # less than a warning; a reload keeps what works.
             if pair.expires <= now and (pair.path, pair.expires) not in in_use:
                 raise ConfigError(
                     f"{pair.path}: the certificate expired at {pair.expires.isoformat()}: replace "
@@ -123,6 +125,8 @@ def _loaded(config: Config) -> list[_Pair]:
     by_name: dict[str, ssl.SSLContext] = {}
     for pair in pairs:
         for name in pair.names:
+            # The first file that names a host keeps it: adding another one must not change what
+            # its clients see.
             by_name.setdefault(name, pair.context)
     pairs[0].context.sni_callback = _chooser(by_name)
     return pairs

@@ -37,6 +37,8 @@ def is_argon2(password_hash: bytes) -> bool:
         cost = argon2.extract_parameters(password_hash.decode("ascii"))
     except (argon2.exceptions.InvalidHashError, ValueError):
         return False
+    # An imported hash with gigabytes of memory cost would take the machine down at its first
+    # login.
     return (
         cost.memory_cost <= _MAX_MEMORY_KIB
         and cost.time_cost <= _MAX_ROUNDS

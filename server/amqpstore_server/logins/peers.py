@@ -22,6 +22,7 @@ def peer_of(host: str) -> str:
         return host
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
+    # A listener on `::` sees IPv4 clients like this: they must not have a second allowance there.
     if address.ipv4_mapped:
         return str(address.ipv4_mapped)
     return str(ipaddress.IPv6Network((address, _PREFIX_BITS), strict=False))

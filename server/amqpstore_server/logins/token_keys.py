@@ -72,6 +72,7 @@ class KeySource:
             raise KeysError(f"{self.address}: {error}") from None
 
     def _answer(self, response: http.client.HTTPResponse) -> bytes:
+        # A redirect, too: it could lead to an address that the operator has not named.
         if response.status != http.client.OK:
             raise KeysError(f"{self.address}: status {response.status}")
         content = b""
@@ -105,6 +106,7 @@ def _jwks_keys(content: bytes, source: str) -> Keys:
     try:
         found = json.loads(content)["keys"]
         for one in found:
+            # A symmetric key in the set would let whoever reads the set sign tokens.
             if one.get("kty") in _PUBLIC_TYPES and one.get("use", "sig") == "sig":
                 # Those of a curve that is not known here are for others.
                 with contextlib.suppress(jwt.PyJWTError):

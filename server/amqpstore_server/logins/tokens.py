@@ -102,6 +102,7 @@ class Tokens:
 
     def _key_of(self, header: Mapping[str, Any]) -> Any:
         key_id = header.get("kid")
+        # With several keys and no id every one would have to be tried, for tokens of strangers.
         if key_id is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         if not isinstance(key_id, str) or key_id not in self._keys:
@@ -109,11 +110,15 @@ class Tokens:
         return self._keys[key_id]
 
     async def _fetch_for(self, header: Mapping[str, Any]) -> None:
+        # One fetch at a time: a thousand clients that reconnect with a new key cause one, and the
+        # others find it done.
         async with self._fetching:
             now = trio.current_time()
             is_known = header.get("kid") in self._keys or ("kid" not in header and self._keys)
             if is_known and now < self._fetched_at + _FETCH_AGAIN_S:
                 return
+            # Whoever can connect chooses the key id: without this, each wrong token would be a
+            # request to the issuer.
             if now < self._fetch_again_at:
                 return
             self._fetch_again_at = now + _FETCH_EVERY_S

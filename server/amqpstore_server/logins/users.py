@@ -103,6 +103,7 @@ class Users:
         for user, row in rows.items():
             if row is None:
                 self._rows.pop(user, None)
+                # Sessions and known logins of a user that was removed end with it.
                 self._verified.pop(user, None)
             else:
                 self._rows[user] = row
@@ -182,6 +183,7 @@ class Users:
 
     def was_refused(self, user: str, password: bytes) -> bool:
         """Tell whether the same login was wrong a short while ago, and still is."""
+        # The default is an object that no row is, as None is the row of an unknown user.
         row = self._refused.get(self._digest(user, password), self)
         return row is self._rows.get(user)
 
@@ -203,6 +205,7 @@ class Users:
             # A dummy hash is checked, so that the time taken does not reveal an unknown user.
             self._nobody = self._nobody or self._hasher.hash(os.urandom(16))
         right = self._is_right(row or {"hash": self._nobody}, password)
+        # An empty password is never right: CVE-2016-9877 was a login without one.
         if not right or row is None or not password:
             self._remember_refused(user, password, row)
             return False

@@ -90,6 +90,7 @@ async def _read(request: Request, max_bytes: int, large: trio.Semaphore) -> byte
             f"the body has the content coding {coding[:_SHOWN_CODING]!r}: send it without one",
             {"Accept-Encoding": "identity"},
         )
+    # Refused before a byte of it is read. A body without a length is counted as it comes.
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
@@ -105,6 +106,7 @@ async def _received(request: Request, max_bytes: int, large: trio.Semaphore) -> 
     async with contextlib.AsyncExitStack() as stack:
         try:
             async for chunk in request.stream():
+                # Small ones do not wait behind large ones.
                 if len(received) <= _SMALL_BYTES < len(received) + len(chunk):
                     await stack.enter_async_context(large)
                 received += chunk
@@ -126,6 +128,8 @@ async def decoded(
     if content.strip() in (b"", b"null", b"undefined"):
         content = b"{}"
     work = decoding("the body", content, most_entries, partial(_decoded, kind=kind))
+    # Counted before it is decoded: millions of small objects in a few megabytes would hold the
+    # loop for seconds.
     try:
         return await carry_out(work, _after_step)
     except TooLargeError as error:

@@ -57,6 +57,7 @@ def channels_of(connections: Collection[SocketConnection]) -> list[OpenChannel]:
 
 def open_consumers(context: ManagementContext) -> Iterator[OpenConsumer]:
     """Yield the consumers of all queues: an address of direct replies does not count as one."""
+    # A copy, as others have their turn between two steps.
     for connection in list(context.connections()):
         for channel in connection.amqp.channels:
             for consumer in channel.broker_channel.consumers.values():

@@ -175,6 +175,7 @@ class ManagementDoor:
         """Turn away the oldest of those that have not logged in, of the peer that has most of them:
         whoever comes with a login is let in, however many there are.
         """
+        # Those who have logged in are never put out for a newcomer.
         strangers = [found for found in self._streams.items() if found[1].is_stranger]
         if not strangers:
             return
@@ -190,6 +191,7 @@ class ManagementDoor:
         served: Any = stream
         if listener.certificates is not None:
             tls = listener.certificates.context
+            # Many clients end TLS without a close_notify.
             served = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
         try:
             with serving:
@@ -246,6 +248,8 @@ class _Stream(trio.abc.HalfCloseableStream):
         unsent = memoryview(data)
         while unsent:
             try:
+                # For each piece, not for all: a large answer over a slow link takes longer than
+                # that.
                 await in_time(_SEND_S, partial(self._stream.send_all, unsent[:_SENT_AT_ONCE]))
             except trio.TooSlowError:
                 self.close_now()

@@ -156,5 +156,6 @@ class _Http1(H11Protocol):
             await self.send(Closed())
 
     async def _check_protocol(self, event: Any) -> None:
+        # The preface of HTTP/2, which a client may send without asking first.
         if event.method == b"PRI" and event.http_version == b"2.0":
             raise _OtherProtocolError

@@ -154,6 +154,8 @@ class HttpLogins:
         """
         loopback, logins = is_loopback(peer[0]), self._context.logins
         if not (
+            # A session outlives a reload that refuses passwords without TLS, and may be used from
+            # another machine.
             logins.accepts_passwords(has_tls=has_tls, is_loopback=loopback)
             and logins.may_come_from(user, is_loopback=loopback)
         ):
@@ -164,6 +166,7 @@ class HttpLogins:
         """Return a user who is who it says, and may use this door. Raises: HttpError."""
         tags = rights.tags if rights else self._context.administration.tags_of(user)
         identity = Identity(self._context.broker, user, tags, rights)
+        # After the login: whoever has no password does not learn which users have the tag.
         if "management" not in identity.tags:
             audit_refusal(
                 "access refused", peer=_shown(peer), user=user, reason="no tag for management"
@@ -182,6 +185,7 @@ class HttpLogins:
     def _log(self, user: str, peer: tuple[str, int], now: float) -> None:
         """Log a login of a user, from each host once an hour."""
         key = user, peer[0]
+        # A script that logs in with each request would otherwise fill the log.
         if now < self._logged.get(key, 0.0):
             return
         if len(self._logged) >= _MAX_LOGGED:

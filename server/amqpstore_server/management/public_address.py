@@ -45,6 +45,7 @@ class PublicAddress:
         """
         if origin in self._origins:
             return True
+        # A page that came without TLS could have been changed on its way.
         if self._has_tls and not origin.startswith("https://"):
             return False
         hosts = {_host(self._headers.get(name, "")) for name in ("host", "x-forwarded-host")}
@@ -74,6 +75,8 @@ def without_prefix(path: str, prefix: str) -> str:
 
 def _prefix_of(headers: Mapping[str, str]) -> str:
     prefix = headers.get("x-forwarded-prefix", "").rstrip("/")
+    # It becomes part of links and of the cookie's path: anything else in it could break out of
+    # both.
     return prefix if PATH_PREFIX.fullmatch(prefix) else ""
 
 
