@@ -52,8 +52,10 @@ def host_and_port(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
+    # Without brackets, the last part of an IPv6 address could as well be a port.
     elif ":" in host:
         colon = ""
+    # Digits of other scripts are digits for `isdigit`, too.
     if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65_535):
         raise ValueError(f"{address!r} is not an address")
     return host, int(port)
@@ -77,6 +79,7 @@ def check_known_address(address: str) -> None:
 def check_origins(origins: Iterable[str]) -> None:
     """Check origins of web pages. Raises: ValueError."""
     for origin in origins:
+        # Browsers send neither a path nor a slash at the end: such an origin would never match.
         parts = urlsplit(origin)
         if origin != "*" and f"{parts.scheme}://{parts.netloc}" != origin.lower():
             raise ValueError(f"{origin!r} is not an origin")
@@ -109,6 +112,7 @@ def check_provenance_bytes(size: int) -> None:
 
 def check_key_set(source: str) -> None:
     """Check where a JSON Web Key Set comes from. Raises: ValueError."""
+    # Whoever is between could put in keys of its own, and sign tokens with them.
     if "://" in source and not source.startswith(("https://", "file://")):
         raise ValueError("keys are fetched with https only")
     if "\0" in source:

@@ -121,6 +121,7 @@ class ConfigKey:
 
     def public(self, value: object) -> object:
         """Return a value as it may be shown whole."""
+        # That there is none may be shown.
         return _HIDDEN if self.is_secret and value else value
 
     def from_text(self, text: str) -> object:
@@ -136,6 +137,7 @@ class ConfigKey:
             found = tomllib.loads(f"value = {text}")
         except (ValueError, RecursionError):
             return text  # has the wrong type, which `checked` says better
+        # With a line end in it, a text may set other keys of TOML, too.
         return found["value"] if len(found) == 1 else text
 
     def checked(self, value: object, source: str) -> Any:
@@ -153,6 +155,7 @@ class ConfigKey:
             try:
                 self._check(converted)
             except ValueError as error:
+                # It may quote the value.
                 reason = "" if self.is_secret else str(error)
                 raise ConfigError(self.mismatch(value, source, self.expected, reason)) from None
         return converted

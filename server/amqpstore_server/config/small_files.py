@@ -21,6 +21,7 @@ def read_small(path: str, max_bytes: int = MAX_BYTES) -> bytes:
         # What is there and cannot be read is not the same as nothing.
         raise OSError(errno.EINVAL, error.strerror, path) from None
     with open(descriptor, "rb") as file, naming(path):
+        # One byte more than allowed tells a file that is too large, however large it is.
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 10} KiB", path)

@@ -82,6 +82,7 @@ class ConfigSources:
             if key.variable in self.environment:
                 found[name] = key.from_text(self.environment[key.variable]), key.variable
             if key.is_secret and (path := self.environment.get(key.file_variable)):
+                # Neither comes first: the forgotten one may be the password that was replaced.
                 if name in found:
                     raise ConfigError(
                         f"{key.variable} and {key.file_variable} are both set: remove one of them"
@@ -93,9 +94,11 @@ class ConfigSources:
         """Return the path and the content of the file; both empty if there is none."""
         path = self.path if self.path is not None else self.environment.get(FILE_VARIABLE)
         if path is not None:
+            # An empty path means no file, not even the default one.
             return (path, _read(path)) if path else ("", {})
         try:
             return self.default_path, _read(self.default_path)
+        # Only this one may be missing: a file that somebody has named has to be there.
         except _MissingFileError:
             return "", {}
 
@@ -110,6 +113,7 @@ def _read_secret(path: str, variable: str) -> str:
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{variable}: {path} is not text in UTF-8") from None
+    # One line end, as `echo` and editors write it: spaces may belong to the secret.
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -143,6 +147,7 @@ def _checked(values: Mapping[str, tuple[object, str]]) -> Config:
             checked[name] = KEYS[name].checked(value, source)
         except ConfigError as error:
             problems += error.problems
+    # Rules about several keys say little where one of the values is wrong by itself.
     if not problems:
         config = Config(**checked)
         for name, expected in conflicts(config):

@@ -48,6 +48,7 @@ class AcceptRate:
     def note(self, now: float, share: float = 1.0) -> None:
         """Note that one was let in. Args: share, what this one counts."""
         if self.per_s:
+            # No more than a second is saved up: a quiet night does not let in a flood.
             self._free_at = max(self._free_at, now - 1.0) + share / self.per_s
 
 
@@ -128,6 +129,7 @@ class AdmissionLine:
 def _is_gone(client: socket.socket) -> bool:
     """Tell whether a client has reset its connection before it was let in."""
     try:
+        # Only looked at: the byte is the connection's to read.
         client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False

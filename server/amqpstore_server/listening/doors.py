@@ -54,6 +54,7 @@ class Visitor:
 
     def has_had(self, moment_s: float, now: float) -> bool:
         """Whether it has had the time to send something, and all that it has sent was read."""
+        # What has arrived and was not read yet is the delay of this process, not of the client.
         return now >= self._since + moment_s and not self._guest.has_unread()
 
     def evict(self) -> None:
@@ -129,6 +130,7 @@ class Doors:
         peer = peer_of(host)
         if self._is_peer_full(peer):
             self.note(host, now)
+            # Only its own make room: other peers are not to pay for one that is at its limit.
             self._make_room(self._silent.get(peer, {}))
         elif self._is_full:
             self.note(host, now)
@@ -145,6 +147,7 @@ class Doors:
 
     def remember_silent(self, visitor: Visitor) -> None:
         """Note that a visitor makes room for others if there is none."""
+        # A client may leave while its login is checked.
         if visitor in self.visitors:
             self._silent.setdefault(visitor.peer, {})[visitor] = None
 
@@ -227,6 +230,7 @@ class Doors:
 
     @property
     def _is_full(self) -> bool:
+        # Those that wait have a descriptor each as well.
         return (
             len(self.visitors) >= self.max_visitors
             or len(self.strangers) >= self.max_strangers

@@ -38,6 +38,7 @@ async def listen(
     for host, port in addresses:
         kind = ProxyProtocolListener if (host, port) in behind_proxies else socket.socket
         try:
+            # With 0.0.0.0 beside it, the port would be taken already in IPv4.
             if host == _ANY_IPV6 and (_ANY_IPV4, port) not in addresses:
                 opened = [_listen_for_both(port)]
             else:

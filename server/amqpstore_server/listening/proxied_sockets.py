@@ -73,6 +73,8 @@ class ProxiedListener(socket.socket):
 
     def close(self) -> None:
         self._on_close()
+        # Another thread may be in `put`: it finds the pair open and its client in the line, or
+        # closes it.
         with self._lock:
             self._signal.close()
             waiting, self._waiting = self._waiting, deque()

@@ -100,6 +100,7 @@ def _host(word: str, version: int) -> str:
         found = ipaddress.ip_address(word)
     except ValueError:
         found = None
+    # A scope (`fe80::1%eth0`) names an interface of the proxy's machine.
     if found is None or found.version != version or "%" in word:
         raise ProxyHeaderError(f"{word!r} is not an address of IPv{version}")
     return _shortest(found)

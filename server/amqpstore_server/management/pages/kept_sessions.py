@@ -52,6 +52,7 @@ def write_sessions(directory: str, sessions: Sequence[KeptSession]) -> None:
     """
     path = os.path.join(directory, FILE)
     new_path = f"{path}.new"
+    # A crash may have left one. With `O_EXCL`, no file or link of somebody else is written to.
     with contextlib.suppress(FileNotFoundError):
         os.remove(new_path)
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
