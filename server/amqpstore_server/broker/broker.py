@@ -72,6 +72,8 @@ class Broker:
         """The counts of virtual hosts that were deleted."""
         store = services.store
         names = store.definitions.rows("vhosts")
+        # A new store, or that of a program that uses the engine by itself: its queues are not ours
+        # to serve.
         if not names:
             _check_owner(store)
             store.definitions.define([Change("vhosts", DEFAULT_VHOST, {})])
@@ -85,6 +87,7 @@ class Broker:
                 vhost.limits = row.get("limits", {})
                 vhost.metadata = row.get("metadata", {})
         self.global_parameters = GlobalParameters(store)
+        # Before the queues and exchanges, whose settings come from them too.
         for vhost, _, row in self._stored("policies"):
             vhost.policies.restore(row)
         restore_queues(store, self._any_vhost)
@@ -141,6 +144,7 @@ class Broker:
     def define_vhost_limits(self, name: str, limits: Mapping[str, int]) -> None:
         """Set the limits of a virtual host. Durable on return. Raises: NotFoundError."""
         vhost = self.vhost(name)
+        # Stored first: if that fails, the old limits stay.
         self._store_vhost(vhost, limits=dict(limits))
         vhost.limits = limits
 
@@ -259,6 +263,7 @@ class Broker:
         nothing is changed then.
         """
         new = {name: None for name in defined.vhosts if name not in self.vhosts}
+        # What is left of the old one would be found in the new one.
         if gone := next((name for name in new if name in self.deleted), None):
             raise ValueError(f"vhost '{gone}' is still being deleted")
         changes = [Change("vhosts", name, {}) for name in new]
@@ -308,6 +313,7 @@ class Broker:
             else:
                 self._permissions[key] = row
             if access := self._accesses.get(key):
+                # Open connections have the object still: without a row they may do nothing.
                 access.change({**_NOTHING, **(row or {})})
 
     def granted(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -330,6 +336,8 @@ class Broker:
         Raises: NotFoundError.
         """
         vhost = self.vhost(name)
+        # All in one commit: permissions that a crash leaves behind would be valid in a later
+        # virtual host of this name.
         rows = {name_key(user, where): None for user, where, _ in self.granted() if where == name}
         changes = [Change("vhosts", name, {_DELETED: True})]
         changes += [Change("permissions", key, None) for key in rows]

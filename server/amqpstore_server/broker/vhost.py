@@ -201,6 +201,8 @@ class VirtualHost:
         if not name:
             name = f"{RESERVED_PREFIX}gen-{self.services.make_name()}"
         elif queue := self.existing_queue(name):
+            # Its name is not checked. AMQP 0-9-1, queue.declare, rule `reserved`: `amq.` is allowed
+            # if the queue already exists.
             queue.check_owner(connection, exclusive=exclusive)
             queue.check_served(self.name)
             check_equivalent(
@@ -220,6 +222,7 @@ class VirtualHost:
         accepted.check_arguments(NameScope.QUEUE, arguments, what)
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+        # Of all queues, which costs nothing: those that count have to be looked at one by one.
         if is_reached(self.limits, MAX_QUEUES, len(self.queues)):
             count = sum(queue.is_listed for queue in self.queues.values())
             check_may_declare(self.limits, MAX_QUEUES, count, name, self.name)

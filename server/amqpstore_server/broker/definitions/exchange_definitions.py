@@ -93,6 +93,8 @@ class ExchangeDefinitions:
             "internal": internal,
             "arguments": arguments,
         }
+        # Before its name is checked. AMQP 0-9-1, exchange.declare, rule `reserved`: `amq.` is
+        # allowed if the exchange already exists.
         if present := vhost.exchanges.get(name):
             what = f"exchange '{name}' in vhost '{vhost.name}'"
             check_equivalent(
@@ -198,6 +200,7 @@ class ExchangeDefinitions:
         """Create the own queue of an exchange that keeps messages, and commit the changes."""
         vhost = self._vhost()
         name = own_name(exchange.queue_kind, exchange.name)
+        # At a start, queues are restored before exchanges.
         queue = vhost.queues.get(name)
         if queue is None:
             queue = vhost.create_queue(

@@ -64,10 +64,13 @@ class OwnedQueues:
         store = self._services.store
         while self._unused:
             self._services.work["unused queues"] = None
+            # One sync for all of them.
             store.definitions.begin_group()
             try:
                 for queue in list(islice(self._unused, self._services.limits.max_deleted)):
                     del self._unused[queue]
+                    # Whoever has used its name since has deleted it: see
+                    # `VirtualHost.existing_queue`.
                     if not queue.is_deleted:
                         called(partial(self._delete, queue))
             finally:

@@ -89,6 +89,7 @@ class TopicExchange(Exchange):
 
 
 def _words(key: str) -> list[str]:
+    # `"".split` would return one empty word, which `*` matches.
     return key.split(".") if key else []
 
 

@@ -71,6 +71,7 @@ class Access:
     def change(self, row: Mapping[str, Any]) -> None:
         """Use the patterns of another row from now on."""
         self._have(row)
+        # A copy: a channel that is closed takes itself out of the set.
         for look in list(self.on_change):
             look()
 
@@ -98,6 +99,7 @@ class Access:
                 f"{permission} access to {kind} '{name}' in vhost '{self._vhost}' refused for "
                 f"user '{self.user}'"
             )
+        # Clients may use any number of names.
         if len(self._granted) >= _REMEMBERED:
             self._granted.clear()
         self._granted.add((permission, resource))
@@ -143,6 +145,7 @@ class Access:
         """Expand `{username}` and `{vhost}` in a pattern for routing keys."""
         names = {"{username}": self.user, "{vhost}": self._vhost}
         for variable, name in names.items():
+            # Literally: a user whose name is `.*` must not get the topics of all others.
             pattern = pattern.replace(variable, literal(name))
         return pattern
 

@@ -30,6 +30,7 @@ class Wildcard:
     __slots__ = ("_first", "_last", "_middle")
 
     def __init__(self, pattern: str) -> None:
+        # Split before it is decoded: `%2A` is an asterisk of the name.
         first, *rest = (unquote(part) for part in pattern.split("*"))
         self._first = first
         self._middle = rest[:-1]
@@ -46,6 +47,7 @@ class Wildcard:
             return text == self._first
         end = len(text) - len(self._last)
         at = len(self._first)
+        # The beginning and the end must not overlap: `ab*ba` is not found in `aba`.
         if at > end or not (text.startswith(self._first) and text.endswith(self._last)):
             return False
         for part in self._middle:
@@ -101,6 +103,7 @@ def scopes_and_tags(texts: Iterable[str]) -> tuple[tuple[Scope, ...], frozenset[
         if permission == _TAG:
             tags.add(resource)
         elif permission in ALL:
+            # Not decoded yet: a slash in a name is `%2F`.
             parts = resource.split("/")
             if len(parts) in (2, 3):
                 vhost, name, *key = map(Wildcard, parts)

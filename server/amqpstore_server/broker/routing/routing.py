@@ -92,6 +92,7 @@ class Route:
         self.stored = stored = [placement.queue for placement in self.placements]
         self.is_durable = any(queue.durable for queue in stored)
         self.is_simple = bool(stored) and self.is_routed and not self.limited
+        # When it is safe would differ from queue to queue.
         for queue in stored:
             if queue.durable != self.is_durable or queue.keeps_transient:
                 self.is_simple = False
@@ -363,6 +364,7 @@ class Router:
             try:
                 next_route, is_repeatable = self._route_of_message(envelope)
             except PreconditionFailedError:
+                # Those before it were published before it, and are not refused with it.
                 yield route, known, messages[first:index]
                 raise
             if next_route is not route:
@@ -413,6 +415,7 @@ class Router:
         exchange_name, keys = address
         if exchange_name == DEFAULT_EXCHANGE:
             named = [self._queues[key] for key in dict.fromkeys(keys) if key in self._queues]
+            # The broker's own queues get messages from their exchanges alone.
             found = [queue for queue in named if not queue.is_internal]
             walk = _Walk(found, self.default_counters, is_shared=True, is_repeatable=True)
             return self._route_to(found, walk), True, True
@@ -463,6 +466,7 @@ class Router:
         """
         waiting = list(exchanges)
         counters = waiting[0].counters if waiting else None
+        # Exchanges may be bound in a circle.
         seen = {exchange.name for exchange in waiting}
         queues: dict[Queue, None] = {}
         is_shared = is_repeatable = True

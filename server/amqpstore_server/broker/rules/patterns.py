@@ -81,6 +81,7 @@ class Pattern:
             self._excluded.append(Pattern(f"{flags}^(?:{excluded})", limit))
             expression = f"{flags}^{rest}"
         options = re2.Options()
+        # RE2 would write to standard error, past the log.
         options.log_errors = False
         options.max_mem = limit.memory
         try:
@@ -135,6 +136,7 @@ def pattern_of(expression: str, owner: str) -> Pattern | None:
         return None
 
 
+# The last character is no part of it where what follows says that it may be missing.
 _LITERAL = re.compile(r"\^((?:[A-Za-z0-9_:/@-]|\\[.+*?$^()\[\]{}|/-])*)(?![*?{])")
 
 

@@ -61,6 +61,7 @@ class _Index:
 
     def __init__(self, policies: Iterable[Policy]) -> None:
         self._by_prefix: dict[str, list[Policy]] = {}
+        # The first one that applies is then the one to choose, among those of its prefix.
         for policy in sorted(policies, key=_rank, reverse=True):
             self._by_prefix.setdefault(prefix_of(policy.pattern), []).append(policy)
         self._lengths = sorted({len(prefix) for prefix in self._by_prefix})

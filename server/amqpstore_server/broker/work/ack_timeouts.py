@@ -83,6 +83,7 @@ class TagNotes:
         """Return how long a tag has existed at least. Older tags must not be asked for later."""
         notes = self._notes
         passed = 0
+        # Such a note was made before the tag existed, and says nothing of later ones either.
         while passed < len(notes) and notes[passed][0] <= tag:
             passed += 1
         del notes[:passed]
@@ -111,6 +112,7 @@ class AckTimeouts:
 
         Returns whether there were any.
         """
+        # While the process stood still, clients could not get an ack through.
         now_ms -= self._still_ms
         if not self._left:
             if now_ms < self._look_at_ms:

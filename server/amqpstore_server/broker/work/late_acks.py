@@ -54,6 +54,7 @@ class LateAcks:
     def queue_deleted(self) -> None:
         """Note that a queue was deleted of which something is unacked."""
         if self._is_looking:
+            # Channels that were looked at already may have something of this queue.
             self._has_more = True
         else:
             self._soon.set_sooner(self._clock.monotonic_ms() + _AFTER_MS)
