@@ -142,11 +142,13 @@ class LogChecker:
         lsn = 0
         for batch in segment.scanned.batches:
             is_behind = (segment.number, batch.start) >= self._position[:2]
+            # Segments before it may be gone, and with them what they said of a queue.
             if is_behind and not self._is_behind:
                 self._is_behind = True
                 self.history.next_sequences |= self._heads
             self._check_batch(segment, batch, is_behind=is_behind)
             if batch.lsn:
+                # What is missing in a gap is a finding already.
                 if lsn and batch.lsn != lsn + 1 and not segment.scanned.gaps:
                     self._add("log-order", segment, batch, f"LSN {lsn} is followed by {batch.lsn}")
                 lsn = batch.lsn
@@ -223,6 +225,7 @@ class LogChecker:
                 text = f"message {first} is behind message {self._message_id}"
                 self._add("log-order", segment, batch, text)
             self._message_id = max(self._message_id, end - 1)
+        # Without a checkpoint, all of the log is behind it.
         if self._position == START:
             return
         _, _, lsn, message_id = self._position

@@ -200,6 +200,7 @@ class _AccountCheck:
             for run in self._checker.known_runs(self._segment):
                 self._refer(run)
         is_whole = self._check_present()
+        # Otherwise each message in a file that cannot be read would be a finding as well.
         if self._checker.is_whole:
             self._check_references()
         self._check_counts(is_whole=is_whole)

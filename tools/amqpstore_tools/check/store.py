@@ -186,6 +186,7 @@ class PreparedStore:
 
         Raises: NotAStoreError, UnfinishedRepairError, FormatVersionError, OSError.
         """
+        # Some files would be of before the repair, and some of after it.
         marker.refuse_unfinished_repair(ReadOnlyFiles(), self._directory)
         self._find_wrong_kinds()
         marked = self._read_marker()
@@ -518,6 +519,7 @@ class PreparedStore:
         start, offset = self._position(rows)
         row = tables.SEGMENTS.get(rows.__getitem__, number)
         least = row.end_bytes if row else 0
+        # The last checkpoint has seen the log up to its position.
         return end, max(least, offset) if number == start else least
 
     def _size(self, number: int) -> int:

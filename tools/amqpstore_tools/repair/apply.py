@@ -76,6 +76,7 @@ def apply_plan(directory: str, plan: RepairPlan, tell: Progress = lambda *_: Non
             repair.go_on()
             return repair
         clear_remains(repairs(directory))
+        # Made again, under the lock: a plan may have waited in its file for days.
         planned = make_plan(directory, tell, made_ms=plan.made_ms)
         _compare(directory, plan, planned.plan)
         if planned.facts is None:
@@ -110,12 +111,14 @@ def _prepare(directory: str, planned: Planned, facts: Facts, tell: Progress) -> 
         puts = sorted(name for name, row in new.items() if row[0] == "file")
         after = _after(plan, new)
         _try(directory, repair, after, puts, tell)
+    # Failed or interrupted: nothing of the store was touched.
     except BaseException:
         repair.remove()
         raise
     directories = sorted(
         name for name, row in new.items() if row[0] == "directory" and plan.files.get(name) != row
     )
+    # If the journal is lost, the moves are found out from the plan: see `_by_plan`.
     write_durably(os.path.join(repair.path, PLAN), _text(plan))
     OsFiles().make_directory(os.path.join(repair.path, OLD))
     # Last: a directory without a journal is a repair that was not begun, and is removed.
