@@ -116,6 +116,7 @@ def copy_store(
         ) as source:
             return _Copy(source, target, options, earlier, progress).run()
     except BaseException:
+        # An error here must not hide the first one.
         with contextlib.suppress(OSError):
             clear(target)
             os.unlink(os.path.join(target, INCOMPLETE))
@@ -151,6 +152,7 @@ def _take(target: str) -> bool:
     elif not os.path.isdir(target):
         raise CopyError(f"{target} is not a directory. Name a new or an empty one.")
     names = names_in(target)
+    # With both names it is whole: a crash came before the removal of `COPY.incomplete`.
     if names and (INCOMPLETE not in names or MARKER in names):
         what = "a store" if MARKER in names else "not empty"
         raise CopyError(f"{target} is {what}. Name a new or an empty directory.")
@@ -206,6 +208,8 @@ class _Copy:
             DamagedBytes(path, 0, 0, reason) for path, reason in self._source.missing
         ]
         self._total = sum(self._work(one) for one in self._source.copies)
+        # Those whose bytes are copied first: until then each holds a descriptor, and the space of
+        # what the broker has removed since.
         for copy in sorted(self._source.copies, key=lambda one: one.how is not How.COPIED):
             self._file(copy)
         if gone := self._expected.keys() - {listed.path for listed in self._listed}:
@@ -311,6 +315,7 @@ class _Copy:
                 offset += len(piece)
                 self._advance("copying", len(piece))
             os.fsync(file.fileno())
+        # A later copy tells by it whether the file is the same: see `Earlier.find`.
         os.utime(path, ns=(one.mtime_ns, one.mtime_ns))
         one.file.release()
         return checksum
@@ -407,6 +412,7 @@ class _Copy:
         for name in FOLDERS:
             if os.path.isdir(folder := os.path.join(self._target, name)):
                 files.sync_directory(folder)
+        # Its name, too, before the marker makes it a store.
         files.sync_directory(os.path.dirname(os.path.abspath(self._target)))
         marker.write(files, self._target, *self._source.marker)
         os.unlink(os.path.join(self._target, INCOMPLETE))

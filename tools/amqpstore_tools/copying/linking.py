@@ -192,6 +192,7 @@ class _Linker:
             try:
                 os.link(os.path.join(self._earlier.directory, stored.path), target)
             except OSError as error:
+                # It has as many names as a file may have: its bytes are copied.
                 if error.errno != errno.EMLINK:
                     raise
             else:
@@ -205,6 +206,7 @@ class _Linker:
         except OSError as error:
             if error.errno not in CANNOT_LINK:
                 raise
+            # Any other reason is one for all files.
             self._links = error.errno == errno.EMLINK
             return None
         return FileCopy(stored, How.LINKED, size, mtime_ns, file)

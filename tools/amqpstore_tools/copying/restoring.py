@@ -65,6 +65,7 @@ def restore(
     Raises: CopyError, StoreLockedError, NotAStoreError, FormatVersionError, DamageError, OSError;
     `directory` is unchanged then.
     """
+    # The directory itself changes its name, not a link to it.
     directory = os.path.realpath(directory)
     if os.path.realpath(copy) == directory:
         raise CopyError(f"{directory} cannot be restored from itself")

@@ -123,6 +123,7 @@ def write_tables(folder: str, tables: Tables) -> None:
                             transaction.put(key, value, db=table)
                 environment.sync(True)
         except lmdb.MapFullError:
+            # Nothing was committed: all rows are written again.
             size *= 2
         except lmdb.Error as error:
             number = errno.ENOSPC if found_no_room(path, error) else errno.EIO

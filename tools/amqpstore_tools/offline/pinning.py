@@ -102,6 +102,7 @@ class PinnedFiles(ReadOnlyFiles):
                 # Such as the directories that repairs leave in quarantine: listed, and not read.
                 pass
             except FileNotFoundError:
+                # A broker has removed it since the names were listed.
                 continue
             else:
                 is_last = segment_number(name) == last
