@@ -68,6 +68,8 @@ class Archive:
         for name in sorted(os.listdir(self._manifests)):
             if name.endswith(PREPARED):
                 self._finish(self._manifest(name))
+        # A task that outlives its driver writes to a directory of its own, which the next run
+        # removes.
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(os.path.join(self.directory, STAGING))
 
@@ -93,9 +95,11 @@ class Archive:
             try:
                 os.rename(staged, target)
             except FileNotFoundError:
+                # It may have been renamed before a crash.
                 if not os.path.exists(target):
                     reason = f"{entry.path} of run {manifest.run} is neither staged nor in place"
                     raise ArchiveError(self.directory, reason) from None
+        # Durable before the manifest says that they count.
         for directory in sorted(_directories(manifest.files)):
             _sync_chain(self.directory, directory)
         os.rename(
@@ -142,6 +146,7 @@ def _directories(files: list[FileEntry]) -> set[str]:
 
 def _sync_chain(root: str, directory: str) -> None:
     """Sync a directory, and those above it up to the root."""
+    # Each of them may be new, and then its name is in the one above.
     while directory:
         _sync(os.path.join(root, directory))
         directory = os.path.dirname(directory)

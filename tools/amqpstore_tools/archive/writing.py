@@ -108,6 +108,7 @@ class _Writer:
             for batch in scanner.batches():
                 if live is not None:
                     collector.held(batch, live, item.held_lsn, item.held_ms)
+                # What a broker has appended since the plan was made is for the next run.
                 elif batch.lsn and batch.lsn < item.end_lsn:
                     collector.log(batch)
                     self._out.batches += 1
@@ -166,6 +167,7 @@ def write_table(table: pa.Table, staging: str, path: str, queue_id: int) -> File
         write_statistics=_STATISTICS,
         store_schema=False,
     )
+    # A sync is of the file, whichever descriptor it was written through.
     descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
