@@ -210,6 +210,7 @@ def digest_of(exchange: str, routing_key: str, properties: bytes, body: bytes) -
 
 def _main() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+    # Damage may kill the process in many rounds, and none is to leave a core file.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A damaged store also reports what it logs, and the report is shown.
     logging.getLogger("amqpstore").addHandler(logging.NullHandler())
