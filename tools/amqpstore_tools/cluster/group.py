@@ -113,6 +113,7 @@ class GroupKeys:
             view = self.view()
             request = secrets.token_hex(8)
             attempted = self._client.attempt(make(view, request))
+            # Each request has a name, so that one without an answer can be found in the keys.
             if attempted.outcome == "done" or (
                 attempted.outcome == "unknown" and _has_happened(self.view(), request)
             ):

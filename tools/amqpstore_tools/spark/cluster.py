@@ -141,6 +141,7 @@ class Cluster:
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
                 failed.append(error)
 
+        # This thread shows how far the job is, and can be interrupted meanwhile.
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         try:

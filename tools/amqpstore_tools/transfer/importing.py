@@ -104,6 +104,7 @@ class _Import:
                 self._flush()
                 self._queue(line)
             elif isinstance(line, MessageLine):
+                # One publish has one queue, one priority and one expiry.
                 if self._batch and not self._joins(line):
                     self._flush()
                 self._batch.append(line)

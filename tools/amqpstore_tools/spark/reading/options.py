@@ -87,6 +87,7 @@ def wanted_by(options: Mapping[str, str], view: str) -> Wanted:
         least_segment=int(first) or None,
         most_segment=int(last or first) if last or not dash else None,
         least_ms=_time(options, "from"),
+        # Bounds are inclusive, and `to` is not.
         most_ms=None if before is None else before - 1,
     )
 

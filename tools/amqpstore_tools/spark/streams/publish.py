@@ -107,6 +107,7 @@ class _Publisher:
             channel.queue_declare(ledger, durable=True, arguments={"x-max-length": 1})
             last, decided = _last_decision(connection.channel(), ledger)
             if last is None or last < batch:
+                # The rest of the last decision comes first: the new one replaces it in the ledger.
                 self._carry_out(connection.channel(), decided, keep=branches)
                 _decide(connection.channel(), ledger, batch, sorted(branches))
                 decided = set(branches)
@@ -131,6 +132,7 @@ class _Publisher:
         """
         resource = XaResource(channel)
         for xid in resource.recover():
+            # Other applications may have branches in doubt in this virtual host.
             name = xid.global_id.hex()
             if xid.format_id != XID_FORMAT or not xid.global_id.startswith(self._prefix()):
                 continue
