@@ -239,6 +239,7 @@ class IndexReader:
         try:
             file = open_to_read(self._files, path)
             try:
+                # What is behind that is of a checkpoint that a crash has interrupted.
                 content = file.read(0, state.end_bytes)
             finally:
                 file.close()
@@ -301,6 +302,7 @@ def live_runs(entries: Entries, state: IndexState, first: int, end: int) -> list
         )
         return [run]
     sizes = entries.body_sizes
+    # In a run, 0 stands for that.
     if UNKNOWN_SIZE in sizes:
         sizes = array("I", bytes(4 * len(sizes)))
     for index in range(start, stop):
