@@ -94,7 +94,7 @@ class Purged:
         Raises: DurabilityError.
         """
         count = self.message_count
-        # First: what clients are given must not be aside again after a crash.
+        # The row goes first: what clients are given must not be aside again after a crash.
         _remove(self._store, self.hidden)
         for queue, _, files, runs in self._left():
             queue.bring_back(files)
@@ -115,7 +115,7 @@ class Purged:
                 store.log.append_operation(operation)
         del store.purged[self.hidden.id]
         store.purge(self.hidden)
-        # Not before: a crash would leave the messages without the row, and so ready.
+        # If the row went earlier, a crash would leave the messages ready again.
         store.log.when_durable(partial(_remove, store, self.hidden))
         return True
 

@@ -81,7 +81,7 @@ class Transaction:
         self._store.check_writable(
             publishing=bool(self._publishes), needed_bytes=self._needed_bytes
         )
-        # Not before: what a full disk refuses may be committed later.
+        # The transaction ends only now: one that a full disk refuses may be committed later.
         self._has_ended = True
         withheld = put_all(self._store, self._publishes)
         self._store.ack_all(self._acks)

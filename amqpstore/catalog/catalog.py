@@ -186,8 +186,8 @@ class LmdbCatalog:
                 if found_no_room(self._file_path, error):
                     # All of its pages are written again, whatever happened to them: that is safe.
                     raise OSError(errno.ENOSPC, str(error), self._file_path) from error
-                # LMDB's state after another error is not known, and neither is what has reached
-                # the disk: no retry.
+                # After any other error neither LMDB's state nor what has reached the disk is
+                # known, so nothing is tried again.
                 raise DurabilityError(self._file_path, error) from error
 
     def _grow(self) -> None:

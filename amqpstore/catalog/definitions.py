@@ -102,9 +102,9 @@ def _content(copy: DefinitionsCopy) -> bytes:
 
 def _write(files: Files, directory: str, content: bytes) -> None:
     path = os.path.join(directory, CATALOG, DEFINITIONS)
-    # Beside the old copy, which stays until this one is durable.
+    # The new copy is written beside the old one, which stays until the new one is durable.
     new_path = f"{path}.new"
-    # Left by a crash: it is not known to be whole.
+    # A crash has left this file: it may not be whole.
     if files.exists(new_path):
         files.remove(new_path)
     file = files.create(new_path)

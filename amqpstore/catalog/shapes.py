@@ -169,8 +169,8 @@ def _segments(key: str, row: Any) -> str:
         ids, references = unpacked(row.get("ids")), unpacked(row.get("references"))
     except ValueError as error:
         return str(error)
-    # Equal in a segment without messages: one that a crash has left, or that was created and never
-    # filled.
+    # The two are equal in a segment without messages: a crash has left it, or it was created and
+    # never filled.
     if not row["first_id"] <= row["end_id"]:
         return f"its ids claim the range {row['first_id']} to {row['end_id']}, exclusive"
     size = row["end_id"] - row["first_id"]

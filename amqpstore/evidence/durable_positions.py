@@ -108,7 +108,7 @@ class PositionNotes:
             self._first = self._noted = position
             return
         try:
-            # Not synced. A sync for each note would cost as much as one for a confirm.
+            # The note is not synced: a sync for each note would cost as much as one for a confirm.
             file = self._file or self._begin_file()
             first = self._first
             noted = DurablePosition(*position, first.lsn, first.message_id, wall_ms)

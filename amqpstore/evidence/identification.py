@@ -99,7 +99,7 @@ def identify(
     """
     file = files.open(path)
     try:
-        # The header first: it names its store without a seed, so a file of another store is
+        # The header comes first: it names its store without a seed, so a file of another store is
         # recognised as such.
         return _by_header(file, path) or _by_record(file, path, store_id, searched_bytes)
     finally:

@@ -108,7 +108,8 @@ def _newer(
             file.close()
     except FileNotFoundError:
         return None
-    # It may hold the only copy, and cannot be looked at: kept, and not removed as left over.
+    # The file cannot be looked at and may hold the only copy, so it is kept, and not removed as
+    # left over.
     except OSError as error:
         return NewerMessages(path, error=str(error))
     return NewerMessages(path, first, last, offset, end - offset) if first else None

@@ -65,7 +65,7 @@ def read_header(files: Files, path: str, number: int) -> SegmentHeader | Gap:
     try:
         content = file.read(0, HEADER.size + SEGMENT_PAYLOAD.size)
     except OSError as error:
-        # Out of descriptors says nothing of the file. An unreadable sector does.
+        # A lack of descriptors says nothing of the file. An unreadable sector does.
         if error.errno != errno.EIO:
             raise
         return Gap(0, 0, str(error))

@@ -176,7 +176,7 @@ def read(files: Files, directory: str) -> Marker | None:
     except FileNotFoundError:
         return None
     try:
-        # Bounded: somebody may have put a huge file there by mistake.
+        # The read is bounded: somebody may have put a huge file there by mistake.
         text = file.read(0, 4096).decode("utf-8", "replace")
     finally:
         file.close()

@@ -245,8 +245,8 @@ class ClientTrails:
         # The oldest go before the new one is begun, so there is never one more than allowed.
         for number in numbers[: max(0, len(numbers) + 1 - self._max_files)]:
             self._files.remove(f"{self._directory}/{trail_name(number)}")
-        # A new file in each process, and after each error: what is at the end of the last one is
-        # not known.
+        # Each process begins a new file, and so does each error: what is at the end of the last
+        # one is not known.
         self._number = max(numbers, default=0) + 1
         self._file = self._files.create(f"{self._directory}/{trail_name(self._number)}")
         return self._file
@@ -354,7 +354,8 @@ def _blocks(content: bytes, number: int, seed: int) -> Iterator[list[Note]]:
         identity = content[offset : offset + _IDENTITY.size]
         if crc32c(identity, seed) == checksum and of_file == number:
             payload = content[start : start + size]
-            # Chained to the header's: a payload behind the wrong header does not match.
+            # The checksum continues the header's, so a payload behind the wrong header does not
+            # match.
             if crc32c(payload, checksum) == payload_checksum:
                 yield decode_block(payload, count, names_bytes)
                 offset = content.find(MAGIC, start + size)

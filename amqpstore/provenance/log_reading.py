@@ -83,7 +83,7 @@ class LogReading:
             yield None
             return
         try:
-            # Only what is written: behind it there are zeros that were put there ahead of use.
+            # Behind the written end there are zeros that were put there ahead of use.
             yield OpenSegment(number, file, written_end(file))
         finally:
             file.close()
@@ -108,7 +108,8 @@ class LogReading:
         number, file, size = segment
 
         def payload_of(record: Record) -> bytes:
-            # Around pages that cannot be read: the other batches are told all the same.
+            # Pages that cannot be read count as zeros, so that the other batches are told all the
+            # same.
             return read_around(file, record.payload_offset, record.end - record.payload_offset)
 
         return batches(scan_file(file, size, number, self.seed), payload_of, 0, size)

@@ -32,7 +32,7 @@ def origins_of(
     it was published in.
     """
     origins: list[int] = []
-    # Backwards there is no index: at worst all of the log is read for a message that was never
+    # There is no index backwards: at worst all of the log is read for a message that was never
     # anything else.
     left_bytes = min(reading.left_bytes, MAX_SEARCHED_BYTES)
     while trail is not None and trail.message is not None and acked:

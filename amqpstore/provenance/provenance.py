@@ -311,7 +311,7 @@ class ProvenanceReader:
                     continue
                 if record.number == trail.id:
                     self._read_record(trail, segment, record)
-                # In the order of ids, so it is not further on.
+                # Ids ascend, so the message is not further on.
                 if record.number >= trail.id:
                     return
 

@@ -33,7 +33,8 @@ def check_messages(messages: Sequence[Message]) -> None:
         if not isinstance(message.envelope, Envelope):
             raise TypeError(f"a message must have an Envelope, not {_kind(message.envelope)}")
     kinds = {message.body.__class__ for message in messages}
-    # Exactly `bytes`: a `bytearray` could be changed by its owner between the call and the write.
+    # Only `bytes` will do: the owner of a `bytearray` could change it between the call and the
+    # write.
     if kinds != {bytes}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
         raise ValueError(f"a message to publish must have a body of type bytes, not {names}")

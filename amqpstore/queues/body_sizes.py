@@ -30,7 +30,7 @@ class BodySizes:
         """Return the bytes in the bodies of a queue's runs, which ascend, and the parts of runs for
         which they are unknown: no index file has them, or it lacks sizes, or cannot be read.
         """
-        # Copies, as `remove` cuts them: the queue's own runs stay as they are.
+        # `remove` cuts the runs, so these are copies: the queue's own runs stay as they are.
         wanted: RunList[Run] = RunList()
         for run in runs:
             wanted.append(copy(run))

@@ -167,7 +167,7 @@ class Browser:
         try:
             entries = self._entries(file)
         except (DamageError, OSError) as error:
-            # Out of descriptors or memory: the caller tries again, and nothing is called damaged.
+            # A lack of descriptors or memory is not damage: the caller tries again.
             if is_shortage(error):
                 raise ReadLaterError(f"index file {file.number}", str(error)) from error
             self._stored.paging.note_file(self._queue, file, error)

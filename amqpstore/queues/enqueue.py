@@ -103,8 +103,8 @@ class Enqueues:
                     logged_bytes = whole_bytes
                     if len(logged) < len(messages):
                         logged_bytes = body_bytes(logged)
-                    # Once for all queues: they share the record, and its reference count is how
-                    # many of them name it.
+                    # The message is added once for all queues: they share the record, and its
+                    # reference count is how many of them name it.
                     first_id = next_id = self._log.append_messages(logged, logged_bytes)
                 if indexes is None or is_split or placed is messages:
                     run.first_id = next_id

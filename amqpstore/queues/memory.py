@@ -155,7 +155,7 @@ class Memory:
             # Before it is let go: then it takes none any more.
             memory_bytes = run.memory_bytes
             is_excess = run.messages is not None and self.is_excess(queue, is_logged=True)
-            # Asked again: the run may have been taken since, or its queue may have got a consumer.
+            # The run may have been taken since, or its queue may have got a consumer.
             if is_excess and queue.let_go(run):
                 self.let_go(queue, memory_bytes)
         self.let_go_unacked(next_message_id)
@@ -172,8 +172,8 @@ class Memory:
     def _write_aside(self, queue: Queue, run: Run) -> None:
         if run.messages is None or not self.is_excess(queue, is_logged=False):
             return
-        # Taken or purged since. Written now, it would keep its segment in `transient/` until the
-        # process ends.
+        # The run may have been taken or purged since. If it were written then, it would keep its
+        # segment in `transient/` until the process ends.
         if not queue.ready.has(run):
             return
         memory_bytes = run.memory_bytes
@@ -207,8 +207,8 @@ class Memory:
         if queue.lazy:
             return True
         plenty_bytes = self.plenty_bytes if is_logged else self.budget_bytes // _PLENTY_UNLOGGED
-        # Without sharing as long as there is plenty: shares are known a second late, and a burst
-        # into a new queue would go to disk first.
+        # While there is plenty of memory, no shares apply: they are known a second late, and a
+        # burst into a new queue would go to disk first.
         if self.memory_bytes <= plenty_bytes:
             return False
         least = _LEAST_SHARE_BYTES if self.memory_bytes <= self.budget_bytes else 0

@@ -49,7 +49,8 @@ class Paging:
             if is_shortage(error):
                 path = index_path(self._directory, queue.id, file.number)
                 return ReadLaterError(path, str(error) or "out of memory")
-            # Out of the way, so that messages behind this file are served; it is tried again.
+            # The file is moved out of the way, so that messages behind it are served; it is tried
+            # again.
             queue.cannot_read(file)
             self._quarantine.retry(queue)
             return self.note_file(queue, file, error)

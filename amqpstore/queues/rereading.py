@@ -52,7 +52,7 @@ class UnreadLog:
 
     def note(self, definition: Value, error: MessageDamagedError) -> None:
         """Note that messages of a queue could not be read. Args: definition, of the queue."""
-        # The first one, which is mostly the cause; ten thousand others say the same.
+        # The first error is mostly the cause; ten thousand others say the same.
         self._reason = self._reason or error.reason
         self._queues[_label(definition)] += error.message_count
         self._files[error.path or "unknown"] += error.message_count
@@ -159,7 +159,8 @@ class Rereading:
             )
             if queue is None:
                 return
-            # To the end first, as the caller may stop here: another file is tried the next time.
+            # The file goes to the end first, as the caller may stop here: another one is tried the
+            # next time.
             file = queue.unread.pop(0)
             queue.unread.append(file)
             yield queue, file

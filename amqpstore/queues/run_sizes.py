@@ -105,7 +105,7 @@ class RunSizes:
             index += read
             total += size
             yield read + size // _BYTES_OF_ONE
-            # Taken, split or joined meanwhile: the sum is not that of the run any more.
+            # The run was taken, split or joined meanwhile, so this sum is wrong for it.
             if queue.ready.at(first) is not run or run.messages is not None or run.count != count:
                 return
         run.body_bytes = total

@@ -80,7 +80,8 @@ class StoredRuns:
             return messages, rest
         if rest is not None:
             queue.unloaded.add(rest)
-        # Before it is counted as unacked, by the memory that it has then.
+        # The messages come back before the run is counted as unacked, by the memory that it has
+        # then.
         self.fill(part, messages)
         self._unacked.add(queue, part)
         return part, rest
@@ -206,7 +207,8 @@ class StoredRuns:
         if (readable := self.quarantine.readable()) is None:
             return counts
         messages, index_files = readable
-        # Back in its old place, by its sequence: it is older than what was served meanwhile.
+        # The run goes back to its old place, by its sequence: it is older than what was served
+        # meanwhile.
         for queue, run in messages:
             make_ready(queue, run)
             counts[queue] = counts.get(queue, 0) + run.count

@@ -109,7 +109,7 @@ class TransientLog:
             self._unread[segment.number] -= released
             first_id += released
             if not self._unread[segment.number]:
-                # Also the one that is being written: the next write begins another.
+                # The file that is being written goes too: the next write begins another.
                 self._drop(segment)
 
     def close(self) -> None:

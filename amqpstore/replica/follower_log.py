@@ -195,8 +195,8 @@ class FollowerLog(Log):
         self.last = end_of_batch(batch, self.last)
         # Its bytes are on disk, and are not read from memory.
         batch.buffers = []
-        # Not committed yet: checkpoints must not move to a batch that the next leader may not
-        # have.
+        # The batch is not committed yet: checkpoints must not move to a batch that the next leader
+        # may not have.
         self.received.append(batch)
 
     def commit(self, lsn: int) -> None:

@@ -130,8 +130,8 @@ class FollowerStore(ClosableStore):
             for one in self.log.ends()
             if not backing.files.exists(segment_path(backing.directory, one))
         )
-        # By what the files have, and not by what recovery has noted: this is what the member
-        # offers to its leader.
+        # The files decide, and not what recovery has noted: this is what the member offers to its
+        # leader.
         self.log.follow(self._reader().end(), space)
         # Batches that recovery found, up to here, are committed for all that is known.
         self._adopted_lsn = self.log.last.lsn
@@ -284,8 +284,8 @@ class FollowerStore(ClosableStore):
         if self._maintenance is None:
             if not self.log.is_appendable or lsn < self._adopted_lsn:
                 return
-            # Not at the start: compaction and checkpoints remove files, and what a member has may
-            # be what the group lacks.
+            # Upkeep does not begin at the start: compaction and checkpoints remove files, and what
+            # a member has may be what the group lacks.
             self._begin_maintenance()
         self.log.commit(lsn)
         self._note_queues(definitions)

@@ -64,7 +64,8 @@ class Replacement:
         """
         if not offset and name not in self._sizes and is_copied_name(name):
             self._end_file()
-            # Of a copy that was cut off, and differs from what the leader has now.
+            # A copy that was cut off has left this file, which differs from what the leader has
+            # now.
             if self._files.exists(self._path(name)):
                 self._files.remove(self._path(name))
             self._file = self._files.create(self._path(name))
@@ -160,8 +161,8 @@ def received(files: Files, directory: str) -> Iterator[tuple[str, int, int]]:
                 try:
                     # Whoever wrote it may have been killed before its sync, or after a failed one.
                     sync_file(file)
-                    # Or the checksum would be that of the page cache, which a failed sync leaves
-                    # looking sound.
+                    # Without this the checksum could be taken from the page cache, which a failed
+                    # sync leaves looking sound.
                     file.drop_cache()
                     size, checksum = file.size(), 0
                     for offset in range(0, size, _PIECE_BYTES):

@@ -112,7 +112,7 @@ class SealedBatch(NamedTuple):
         lsn, segment, offset, first_id, count, length = _HEAD.unpack_from(layout)
         end = len(layout) - _CHECKSUM.size
         (checksum,) = _CHECKSUM.unpack_from(layout, end)
-        # Layout and content under one checksum: a layout that belongs to another batch would cut
+        # Layout and content have one checksum: a layout that belongs to another batch would cut
         # the records in the wrong places.
         if crc32c(content, crc32c(view[:end])) != checksum:
             raise RefusedBatchError(0, "its checksum does not match")

@@ -64,7 +64,7 @@ class SegmentRewrite:
         self._files = files
         self._directory = directory
         self.path = new_segment_path(directory, number)
-        # Of an attempt that a crash has cut off; `create` would fail on it.
+        # An attempt that a crash has cut off has left this file; `create` would fail on it.
         remove_unfinished(files, directory)
         self.file = files.create(self.path)
         try:
@@ -112,7 +112,7 @@ def new_quarantine(files: Files, directory: str) -> str:
     """Make a directory for what is discarded now, and return its path. Durable on return."""
     parent = f"{directory}/{QUARANTINE}"
     files.make_directory(parent)
-    # Never into an existing directory: it may hold batches of an earlier join.
+    # An existing directory is never used: it may hold batches of an earlier join.
     numbers = [rejoin_number(name) or 0 for name in files.list_directory(parent)]
     path = rejoin_path(directory, max(numbers, default=0) + 1)
     files.make_directory(path)
@@ -129,7 +129,7 @@ def copy_to(files: Files, directory: str, number: int, size: int, to: str) -> No
         sync_file(copy)
     finally:
         copy.close()
-    # Synced by name as well: quarantine has to be whole before the originals go.
+    # The names are synced as well: quarantine has to be whole before the originals go.
     sync_directory(files, to)
 
 

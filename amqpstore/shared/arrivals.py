@@ -28,8 +28,8 @@ class Arrivals:
     def arrived(self, count: int) -> None:
         """Wake receivers for this many ready messages."""
         for _ in range(min(count, len(self._waiting))):
-            # Taken off here, not by the woken thread: two messages that arrive at once must wake
-            # two.
+            # The waiter is taken off here, not by the woken thread: two messages that arrive at
+            # once must wake two.
             self._waiting.popleft().notify()
 
     def wake_all(self) -> None:

@@ -36,7 +36,8 @@ def when_durable(
     ready. To be called after the commit.
     """
     for placements, messages, *_ in publishes:
-        # Not before it is durable: woken now, a receiver would find an empty queue and wait again.
+        # Receivers are woken once it is durable: woken now, one would find an empty queue and wait
+        # again.
         for placement in placements:
             if named := queues.of_id(placement.queue.id):
                 store.log.when_durable(partial(named.arrivals.arrived, len(messages)))

@@ -193,7 +193,7 @@ class LockedStore:
                 log.complete(batch)
                 self.store.upkeep.housekeep()
         finally:
-            # Also after a failure, or the next one would wait for ever.
+            # This happens after a failure as well, or the next thread would wait for ever.
             self._is_writing = False
             self._written.notify_all()
             self._wake_next()
@@ -234,7 +234,7 @@ class LockedStore:
         if self._stopped is not None:
             return
         self._stopped = reason
-        # All of them: each finds out in `wait_durable` why it is not durable.
+        # All threads are woken: each finds out in `wait_durable` why its batch is not durable.
         for ticket in self._waiting:
             ticket.wake.notify()
         if self.on_stop:

@@ -41,7 +41,7 @@ class SharedPrepared:
                 copies = commit_effects.copies(store, self._queues, received, now_ms)
                 self._prepared.commit([*publishes, *copies])
                 commit_effects.when_durable(store, self._queues, publishes, received, now_ms)
-            # Outside `guarded`, as a wait that is interrupted has not damaged anything.
+            # The wait is outside `guarded`, as an interrupted wait has not damaged anything.
             locked_store.wait_durable()
 
     def rollback(self) -> None:

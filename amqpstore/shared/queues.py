@@ -85,7 +85,7 @@ class Queues:
         del self._named[name], self._by_id[found.queue.id]
         histories = [found.history.queue] if found.history else []
         self._locked_store.store.delete_queue(found.queue, *histories)
-        # They would wait for messages that cannot come any more.
+        # Receivers would wait for messages that cannot come any more.
         found.arrivals.wake_all()
 
     def _add(self, name: str, queue: Queue, limits: HistoryLimits) -> NamedQueue:
@@ -99,7 +99,7 @@ class Queues:
         # It is created after its queue: after a crash between them the next start creates it.
         store = self._locked_store.store
         copies = copies or store.create_queue({_OWNER: _VERSION, "history_of": named.name})
-        # Nothing consumes a history: its bodies would only take memory from other queues.
+        # A history has no consumers: its bodies would only take memory from other queues.
         store.memory.set_lazy(copies, lazy=True)
         named.history = History(copies, named.limits)
 

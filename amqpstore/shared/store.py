@@ -84,7 +84,8 @@ class SharedStore:
         try:
             shared = cls(store)
         except BaseException:
-            # Opened but refused: a close would write a checkpoint into somebody else's store.
+            # The store was opened and then refused: a close would write a checkpoint into somebody
+            # else's store.
             store.abandon()
             raise
         if worker is None:
@@ -182,7 +183,7 @@ class SharedStore:
         Open transactions are rolled back; waiting receivers get a StoreClosedError.
         Raises: DurabilityError, ReenteredError.
         """
-        # Before the close: its thread must not call a closed store.
+        # Upkeep ends before the close: its thread must not call a closed store.
         self._stop_housekeeping()
         self._locked_store.close()
 

@@ -195,8 +195,8 @@ class SharedTransaction:
         locked_store = self._locked_store
         with locked_store.locked() as store:
             self._check()
-            # Before anything can fail: a commit is tried once, and an error leaves nothing to
-            # commit again.
+            # The transaction ends before anything can fail: a commit is tried once, and an error
+            # leaves nothing to commit again.
             self._state = _State.ENDED
             if not (self._sends or self._received):
                 return

@@ -159,8 +159,8 @@ class AmqpChannel:
         for piece, target in slices:
             publish = target.publish
             is_replay = publish.exchange == REPLAY_EXCHANGE
-            # Each time, also for a route that is known: a permission may have been withdrawn since
-            # the last read.
+            # Rights are asked for each time, also for a route that is known: a permission may have
+            # been withdrawn since the last read.
             rights.check_exchange(publish.exchange)
             if is_replay:
                 self._topology.check_history(publish.routing_key)
@@ -289,8 +289,8 @@ class AmqpChannel:
         add_returns(self._outbox, self.number, _RETURNS[reason], messages, self._context.frame_max)
 
     def confirm(self, tag: int, *, multiple: bool) -> None:
-        # Also while it is failing: promises from before the error are kept. After a close from
-        # either side the client does not expect anything here.
+        # A failing channel still confirms: promises from before the error are kept. After a close
+        # from either side the client does not expect anything here.
         if self.state is _OPEN or self.state not in _SILENT:
             self._outbox.add(ack_frame(self.number, tag, multiple=multiple))
 

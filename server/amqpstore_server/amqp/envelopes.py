@@ -315,7 +315,7 @@ class SimpleTargets:
         if (
             route is None
             or not route.is_simple
-            # Each of these is a decision about one message.
+            # Each of these properties takes a decision about one message.
             or publish.immediate
             or access.has_topics
             or not access.has_granted("write", "exchange", publish.exchange)

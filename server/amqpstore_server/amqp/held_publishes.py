@@ -75,7 +75,7 @@ class HeldPublishes:
             # What was published before the connection is closed is not lost.
             return type(event) is ReceivedMethod and type(event.method) is methods.ConnectionClose
         waits_for_all = self._waits_for_all.get(channel)
-        # None: nothing of this channel is held, and it is served as ever.
+        # Nothing of this channel is held, so it is served as ever.
         if waits_for_all is None or waits_for_all:
             return bool(waits_for_all)
         if type(event) is ReceivedMethod:
@@ -92,7 +92,8 @@ class HeldPublishes:
     def forget(self, channel: int) -> None:
         """Drop what is held of a channel that was closed because of an error."""
         if channel in self._waits_for_all:
-            # Held again one by one, as whether something waits depends on what waits before it.
+            # The methods are held again one by one, as whether something waits depends on what
+            # waits before it.
             self._restart(event for event in self.release() if event.channel != channel)
 
     def _restart(self, events: Iterable[Event]) -> None:

@@ -90,7 +90,7 @@ class Negotiation:
 
     def refusal(self) -> AccessRefused:
         """Return the error for a client whose login is wrong, if the client can be sent one."""
-        # Without a reason: a stranger must not learn which users exist.
+        # No reason is given: a stranger must not learn which users exist.
         return AccessRefused(
             f"Login was refused using authentication mechanism {self.mechanism}. For details "
             "see the broker logfile."

@@ -131,7 +131,8 @@ class Opening:
         if isinstance(method, methods.ConnectionOpen):
             self._open(method, connection, now)
             return
-        # First: from here on no second method of this kind is legal, whatever comes of this one.
+        # This is noted first: from here on no second method of this kind is legal, whatever comes
+        # of this one.
         connection.move(CONNECTION_METHODS[type(method)])
         if isinstance(method, methods.ConnectionStartOk):
             is_accepted = self._negotiation.start_ok(method)
@@ -146,7 +147,7 @@ class Opening:
     def logged_in(self, checked: CheckedLogin, connection: OpeningConnection, now: float) -> bool:
         """Answer the login, which was checked. Returns whether it was granted."""
         negotiation = self._negotiation
-        # Whatever the answer is.
+        # The password is forgotten, whatever the answer is.
         negotiation.forget_password()
         if checked.granted:
             if checked.rights is not None:
@@ -175,8 +176,8 @@ class Opening:
         try:
             access = self._authorization.access(self._broker, user, method.virtual_host)
             vhost = self._broker.vhost(method.virtual_host)
-            # Last, as it counts: a connection that is refused before must not use up its user's
-            # limit.
+            # This check comes last, as it counts: a connection that is refused before must not use
+            # up its user's limit.
             usage = self._broker.quotas.connect(user, method.virtual_host)
         except BrokerError as error:
             refused = NotAllowed(str(error)).at(method.class_id, method.method_id)

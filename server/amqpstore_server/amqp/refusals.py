@@ -10,7 +10,7 @@ from amqpstore_server.protocol import errors as amqp
 from amqpstore_server.protocol import methods
 from amqpstore_server.protocol.events import Acks, Event, Failed, Publishes, ReceivedMethod
 
-# One table: each error of the broker has one reply code, whichever method met it.
+# There is one table: each error of the broker has one reply code, whichever method met it.
 _REPLIES: dict[type[Exception], type[amqp.AmqpError]] = {
     DiskFullError: amqp.ResourceError,
     NoMemoryError: amqp.ResourceError,

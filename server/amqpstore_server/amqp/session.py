@@ -129,7 +129,8 @@ class Session:
             if channel in published:
                 # Confirms of earlier publishes go first.
                 channel.confirm_published()
-            # Before close-ok: the client would take what it has published for accepted.
+            # A fault is told before close-ok: the client would take what it has published for
+            # accepted.
             channel.tell_fault()
             self._end(channel, event)
             self._send(number, methods.ChannelCloseOk())
@@ -138,7 +139,8 @@ class Session:
 
     def _open(self, number: int) -> None:
         """Raises: NotAllowed, NotAllowedError."""
-        # 530, as in RabbitMQ: the frame is right, and the client has asked for too much.
+        # The reply code is 530, as in RabbitMQ: the frame is right, and the client has asked for
+        # too much.
         if number > self._channel_max:
             raise NotAllowed(
                 f"number of channels opened is limited: channel-max is {self._channel_max}"
@@ -151,7 +153,8 @@ class Session:
 
     def _check_consumers(self) -> None:
         """Make sure that there may be one more consumer. Raises: NotAllowed."""
-        # An upper bound, so that all channels are counted only when it may be reached.
+        # The number is an upper bound, so that all channels are counted only when the limit may be
+        # reached.
         self._most_consumers += 1
         limit = self._max_consumers
         if not limit or self._most_consumers <= limit:

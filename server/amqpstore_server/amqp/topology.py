@@ -243,7 +243,7 @@ class Topology:
                 arguments=arguments,
                 connection=self._owner,
             )
-        # Also after a passive declare, and for a name that the server made.
+        # A passive declare counts as well, and so does a name that the server made.
         self._last_queue = queue.name
         if not method.no_wait:
             self._send_declared(queue.name, queue.ready_count, len(queue.consumers))

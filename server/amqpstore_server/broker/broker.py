@@ -72,8 +72,8 @@ class Broker:
         """The counts of virtual hosts that were deleted."""
         store = services.store
         names = store.definitions.rows("vhosts")
-        # A new store, or that of a program that uses the engine by itself: its queues are not ours
-        # to serve.
+        # The store is new, or belongs to a program that uses the engine by itself: its queues are
+        # not ours to serve.
         if not names:
             _check_owner(store)
             store.definitions.define([Change("vhosts", DEFAULT_VHOST, {})])
@@ -87,7 +87,7 @@ class Broker:
                 vhost.limits = row.get("limits", {})
                 vhost.metadata = row.get("metadata", {})
         self.global_parameters = GlobalParameters(store)
-        # Before the queues and exchanges, whose settings come from them too.
+        # Policies come before queues and exchanges, whose settings depend on them.
         for vhost, _, row in self._stored("policies"):
             vhost.policies.restore(row)
         restore_queues(store, self._any_vhost)
@@ -144,7 +144,7 @@ class Broker:
     def define_vhost_limits(self, name: str, limits: Mapping[str, int]) -> None:
         """Set the limits of a virtual host. Durable on return. Raises: NotFoundError."""
         vhost = self.vhost(name)
-        # Stored first: if that fails, the old limits stay.
+        # The limits are stored first: if that fails, the old ones stay.
         self._store_vhost(vhost, limits=dict(limits))
         vhost.limits = limits
 
@@ -336,8 +336,8 @@ class Broker:
         Raises: NotFoundError.
         """
         vhost = self.vhost(name)
-        # All in one commit: permissions that a crash leaves behind would be valid in a later
-        # virtual host of this name.
+        # All rows go in one commit: permissions that a crash leaves behind would be valid in a
+        # later virtual host of this name.
         rows = {name_key(user, where): None for user, where, _ in self.granted() if where == name}
         changes = [Change("vhosts", name, {_DELETED: True})]
         changes += [Change("permissions", key, None) for key in rows]

@@ -222,7 +222,8 @@ class VirtualHost:
         accepted.check_arguments(NameScope.QUEUE, arguments, what)
         check_arguments(what, arguments)
         check_quorum(what, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-        # Of all queues, which costs nothing: those that count have to be looked at one by one.
+        # The number of all queues costs nothing: the queues that count have to be looked at one by
+        # one.
         if is_reached(self.limits, MAX_QUEUES, len(self.queues)):
             count = sum(queue.is_listed for queue in self.queues.values())
             check_may_declare(self.limits, MAX_QUEUES, count, name, self.name)

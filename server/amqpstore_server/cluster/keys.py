@@ -96,7 +96,8 @@ class View(NamedTuple):
     def term(self) -> int:
         """The term of the last election; 0 before the first one."""
         row = self.rows.get(STATE)
-        # In a key without a lease: the next term has to be higher also when there is no leader.
+        # The term is in a key without a lease: the next one has to be higher also when there is no
+        # leader.
         return int(row.value["term"]) if row else 0
 
     @property
@@ -278,8 +279,8 @@ def election(
         "member": identity.member,
         "incarnation": identity.incarnation,
         "term": term,
-        # Once only: a member that dies soon after each start would otherwise take its key back
-        # without limit, beside healthy followers.
+        # A key is taken back once only: a member that dies soon after each start would otherwise
+        # do so without limit, beside healthy followers.
         "retaken": own,
         "replicate": identity.replicate,
         "amqp": identity.amqp,
@@ -428,7 +429,7 @@ def resignation(fence: int, term: int, successor: str, request: str) -> EtcdTran
     return EtcdTransaction(
         (Compare(LEADER, fence),),
         (Put(HANDOVER, handover),) if successor else (),
-        # Deleted and not left to its lease: the successor stands at once.
+        # The key is deleted and not left to its lease: the successor stands at once.
         (LEADER,),
         request,
     )

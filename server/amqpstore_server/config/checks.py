@@ -112,7 +112,7 @@ def check_provenance_bytes(size: int) -> None:
 
 def check_key_set(source: str) -> None:
     """Check where a JSON Web Key Set comes from. Raises: ValueError."""
-    # Whoever is between could put in keys of its own, and sign tokens with them.
+    # An attacker on the way could put in keys of its own, and sign tokens with them.
     if "://" in source and not source.startswith(("https://", "file://")):
         raise ValueError("keys are fetched with https only")
     if "\0" in source:

@@ -570,7 +570,7 @@ KEYS = keys_of(Config)
 
 def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the keys whose values do not fit those of others, each with the valid values."""
-    # One connection that is within its own limit could be above that of all.
+    # A single connection within its own limit could exceed the limit of all.
     if config.connections_bytes < config.connection_bytes:
         yield "connections_bytes", f"at least connection_bytes, {config.connection_bytes}"
     if config.default_password and not config.default_user:
@@ -587,7 +587,8 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
         yield "tls_certificate", "the path of a file, as there is management_tls_listen"
     if config.tls_client != "none" and not config.tls_ca:
         yield "tls_ca", "the path of a file, unless tls_client is none"
-    # More than a key without effect: whoever has revoked a certificate relies on it.
+    # This is more than a key without effect: an operator who has revoked a certificate relies on
+    # it.
     if config.tls_crl and config.tls_client == "none":
         yield "tls_crl", "empty, unless tls_client asks for certificates"
     if config.oauth_resource_server_id and not (config.oauth_keys or config.oauth_jwks):

@@ -121,7 +121,7 @@ class ConfigKey:
 
     def public(self, value: object) -> object:
         """Return a value as it may be shown whole."""
-        # That there is none may be shown.
+        # An empty secret may be shown: it only says that there is none.
         return _HIDDEN if self.is_secret and value else value
 
     def from_text(self, text: str) -> object:
@@ -155,7 +155,7 @@ class ConfigKey:
             try:
                 self._check(converted)
             except ValueError as error:
-                # It may quote the value.
+                # The reason may quote the value.
                 reason = "" if self.is_secret else str(error)
                 raise ConfigError(self.mismatch(value, source, self.expected, reason)) from None
         return converted

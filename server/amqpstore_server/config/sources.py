@@ -82,7 +82,8 @@ class ConfigSources:
             if key.variable in self.environment:
                 found[name] = key.from_text(self.environment[key.variable]), key.variable
             if key.is_secret and (path := self.environment.get(key.file_variable)):
-                # Neither comes first: the forgotten one may be the password that was replaced.
+                # Neither of the two comes first: the forgotten one may be the password that was
+                # replaced.
                 if name in found:
                     raise ConfigError(
                         f"{key.variable} and {key.file_variable} are both set: remove one of them"
@@ -98,7 +99,7 @@ class ConfigSources:
             return (path, _read(path)) if path else ("", {})
         try:
             return self.default_path, _read(self.default_path)
-        # Only this one may be missing: a file that somebody has named has to be there.
+        # Only the default file may be missing: a file that was named has to be there.
         except _MissingFileError:
             return "", {}
 

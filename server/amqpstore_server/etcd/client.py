@@ -34,8 +34,8 @@ from amqpstore_server.etcd.settings import EtcdSettings
 
 _log = logging.getLogger(__name__)
 
-# Short beside a lease of a few seconds: a keep-alive has to reach another endpoint before that is
-# over.
+# The time is short beside a lease of a few seconds: a keep-alive has to reach another endpoint
+# before that is over.
 TIMEOUT_S = 1.0
 SILENCE_S = 3.0
 """How long a watch may be silent: then it begins anew, at an endpoint that answers."""
@@ -170,8 +170,8 @@ class EtcdClient:
             # Before it is sent: from when on etcd counts the lease is not known, but it is no
             # earlier.
             asked_at = self._clock()
-            # Before each endpoint, not once: the attempt before may have taken a second, in which
-            # the disk began to hang.
+            # This is asked before each endpoint, not once: the attempt before may have taken a
+            # second, in which the disk began to hang.
             if not is_fit():
                 raise NotFitError
             try:
@@ -193,7 +193,7 @@ class EtcdClient:
 
     def revoke(self, lease: int) -> None:
         """End a lease, with the keys under it, if it is there. Raises: EtcdError."""
-        # It is gone, which is what was asked for.
+        # The lease is gone, which is what was asked for.
         with suppress(LeaseGoneError):
             request = messages.lease_request(lease)
             self._ask("/v3/lease/revoke", request, messages.RevokeAnswer, lambda _: None)
@@ -296,8 +296,8 @@ class EtcdClient:
 
     def _failed(self, endpoint: Endpoint, error: EndpointError) -> None:
         """Ask the next endpoint first, from now on."""
-        # Only where it is the one asked first: two threads that fail at the same endpoint must not
-        # skip the next one.
+        # The order changes only if this endpoint is still the first: two threads that fail at it
+        # must not skip the next one.
         number = self._endpoints.index(endpoint)
         if number == self._first:
             self._first = (number + 1) % len(self._endpoints)
@@ -350,7 +350,7 @@ class EtcdWatch:
                 answer = messages.decode(line, messages.WatchLine)
                 if answer.result is not None:
                     self._identity.check(answer.result.header, None)
-            # Not to be asked again at once: see `Watching`, which waits and reads first.
+            # The watch is not begun again at once: see `Watching`, which waits and reads first.
             except (MalformedAnswerError, OtherEtcdError) as error:
                 raise EndpointError(self._url, str(error), may_happen=False) from None
             if answer.result is not None and answer.result.compact_revision:

@@ -69,8 +69,8 @@ class EtcdDriver:
         self._requests = Lane("etcd requests", self._request, _is_same_read, _is_waited_for)
         # In a thread of their own: leadership must not be lost to a slow transaction.
         self._renewals = Lane("etcd keep-alives", self._keep_alive, _is_same_lease)
-        # It has to work where the other one refuses what etcd it finds: this key is how people see
-        # why.
+        # This client has to work where the other one refuses the etcd that it finds: this key is
+        # how people see why.
         self._presence_client = client.without_identity()
         # A status is left out while another one waits for a slow etcd: the member shows itself
         # again soon.
@@ -90,7 +90,7 @@ class EtcdDriver:
 
     def close(self) -> None:
         """Return when all threads have ended: at most a few seconds if etcd does not answer."""
-        # The requests last: a resignation may still be on its way.
+        # The lane of requests is closed last: a resignation may still be on its way.
         self._watching.close()
         self._renewals.close()
         self._showing.close()
@@ -147,7 +147,7 @@ class EtcdDriver:
         except EtcdError:
             return
         except NotFitError:
-            # Once, not three times in each lease.
+            # The warning is logged once, not three times in each lease.
             if self._was_fit:
                 _log.warning("the lease is not renewed: disk or event loop make no progress")
             self._was_fit = False

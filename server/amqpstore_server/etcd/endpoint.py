@@ -85,7 +85,8 @@ class Endpoint:
         if not self._has_token:
             self._authenticate()
         try:
-            # Once. A second send after a lost answer could carry a transaction out twice.
+            # The request is sent once: a second send after a lost answer could carry a transaction
+            # out twice.
             return self._exchange(path, body, self._token)
         except EndpointError as error:
             # An invalid argument: "revision of auth store is old", or "user name is empty".
@@ -134,8 +135,8 @@ class Endpoint:
         except (HTTPError, OSError) as error:
             raise self._error(_reason(error, self._timeout_s)) from None
         finally:
-            # Also after an error: a connection with half an answer in it would give the other half
-            # to the next request.
+            # The answer is released after an error as well: a connection with half an answer in it
+            # would give the other half to the next request.
             response.close()
         return bytes(answer)
 

@@ -111,8 +111,8 @@ def connecting_to(addresses: HostAddresses, kind: Any) -> Callable[..., HTTPConn
                 else:
                     return made
                 finally:
-                    # Restored, as TLS checks the certificate against it and the next connection
-                    # asks for it.
+                    # The name is restored, as TLS checks the certificate against it and the next
+                    # connection asks for it.
                     self._dns_host = host
             raise failure
 

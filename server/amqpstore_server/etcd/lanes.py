@@ -63,5 +63,6 @@ class Lane(Generic[Job]):
                 if self.is_closed:
                     return
                 job = self._jobs.popleft()
-            # Outside the lock, or `put` would wait for etcd, and with it the state machine.
+            # The job runs outside the lock, or `put` would wait for etcd, and with it the state
+            # machine.
             self._carry_out(job)

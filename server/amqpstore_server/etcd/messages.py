@@ -117,7 +117,8 @@ def decode(body: bytes, shape: type[Shape]) -> Shape:
 
 def printable(text: str) -> str:
     """Return what somebody else wrote, as it may be logged and shown."""
-    # Quoted, so that whoever answers cannot write line ends or terminal codes into the log.
+    # The text is quoted, so that what answers cannot write line ends or terminal codes into the
+    # log.
     return repr(text[:_SHOWN_BYTES])[1:-1]
 
 
@@ -179,8 +180,8 @@ def transaction_request(transaction: EtcdTransaction, prefix: str) -> bytes:
 def _compare(compare: Compare, prefix: str) -> dict[str, str]:
     return {
         "key": _base64(prefix + compare.key),
-        # Not the version or the value: both come back when a key is deleted and put again, and a
-        # late request would succeed.
+        # Neither the version nor the value would do: both come back when a key is deleted and put
+        # again, and a late request would succeed.
         "target": "MOD",
         "result": "EQUAL",
         "mod_revision": str(compare.revision),
@@ -211,7 +212,7 @@ def authenticate_request(user: str, password: str) -> bytes:
 
 def _under(prefix: str) -> dict[str, str]:
     first = prefix.encode()
-    # All keys with the prefix: those below the prefix with its last byte counted up.
+    # The end of the range is the prefix with its last byte counted up.
     return {"key": _base64(first), "range_end": _base64(first[:-1] + bytes((first[-1] + 1,)))}
 
 

@@ -44,6 +44,6 @@ class Presence:
         if not self._lease or not self._client.keep_alive(self._lease).is_alive:
             self._lease, self._shown = self._client.grant(LEASE_S), None
         if alive != self._shown:
-            # Without a compare: the newest status counts, whatever was there.
+            # There is no compare: the newest status counts, whatever was there.
             put = EtcdTransaction((), (Put(alive.key, alive.value, self._lease),))
             self._shown = alive if self._client.attempt(put).outcome == "done" else None

@@ -129,7 +129,7 @@ class AdmissionLine:
 def _is_gone(client: socket.socket) -> bool:
     """Tell whether a client has reset its connection before it was let in."""
     try:
-        # Only looked at: the byte is the connection's to read.
+        # The byte stays there: it is the connection's to read.
         client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False

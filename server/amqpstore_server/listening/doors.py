@@ -130,7 +130,8 @@ class Doors:
         peer = peer_of(host)
         if self._is_peer_full(peer):
             self.note(host, now)
-            # Only its own make room: other peers are not to pay for one that is at its limit.
+            # Only the peer's own connections make room: others are not to pay for a peer that is
+            # at its limit.
             self._make_room(self._silent.get(peer, {}))
         elif self._is_full:
             self.note(host, now)
@@ -230,7 +231,7 @@ class Doors:
 
     @property
     def _is_full(self) -> bool:
-        # Those that wait have a descriptor each as well.
+        # Each client that waits has a descriptor as well.
         return (
             len(self.visitors) >= self.max_visitors
             or len(self.strangers) >= self.max_strangers

@@ -52,8 +52,8 @@ async def _read_headers(listener: socket.socket, behind: ProxiedListener) -> Non
     with listener:
         async with trio.open_nursery() as nursery:
             while True:
-                # Before it is accepted: in the kernel's backlog it needs no descriptor of this
-                # process.
+                # A connection that has to wait is not accepted yet: in the kernel's backlog it
+                # needs no descriptor of this process.
                 await free.acquire()
                 try:
                     client, address = listener.accept()

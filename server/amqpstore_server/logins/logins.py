@@ -108,7 +108,7 @@ class Logins:
         peer = peer_of(str(client["peer"]).rpartition(":")[0])
         if now < self._warned.get(peer, 0.0):
             return
-        # The oldest: behind a NAT or with IPv6 there may be any number of peers.
+        # The oldest peer is forgotten: behind a NAT or with IPv6 there may be any number of them.
         if len(self._warned) >= _MAX_WARNED:
             del self._warned[next(iter(self._warned))]
         self._warned.pop(peer, None)
@@ -128,8 +128,8 @@ class Logins:
         """Tell whether a login is right, and what its token grants, if there is one."""
         if (token := self._token_of(login)) is not None:
             return await self.check_token(token, host)
-        # Before the password is checked: a wrong one must not cost a check, nor tell that it was
-        # wrong.
+        # This comes before the check of the password: a wrong one must not cost a check, nor tell
+        # that it was wrong.
         if not self.may_come_from(login.user, is_loopback=is_loopback):
             return CheckedLogin(False, reason=f"{DEFAULT_USER} may log in from loopback only")
         if login.mechanism == EXTERNAL:

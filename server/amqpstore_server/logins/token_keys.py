@@ -106,7 +106,7 @@ def _jwks_keys(content: bytes, source: str) -> Keys:
     try:
         found = json.loads(content)["keys"]
         for one in found:
-            # A symmetric key in the set would let whoever reads the set sign tokens.
+            # With a symmetric key in the set, every reader of the set could sign tokens.
             if one.get("kty") in _PUBLIC_TYPES and one.get("use", "sig") == "sig":
                 # Those of a curve that is not known here are for others.
                 with contextlib.suppress(jwt.PyJWTError):

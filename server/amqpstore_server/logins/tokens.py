@@ -117,8 +117,8 @@ class Tokens:
             is_known = header.get("kid") in self._keys or ("kid" not in header and self._keys)
             if is_known and now < self._fetched_at + _FETCH_AGAIN_S:
                 return
-            # Whoever can connect chooses the key id: without this, each wrong token would be a
-            # request to the issuer.
+            # Any client chooses the key id: without this, each wrong token would be a request to
+            # the issuer.
             if now < self._fetch_again_at:
                 return
             self._fetch_again_at = now + _FETCH_EVERY_S

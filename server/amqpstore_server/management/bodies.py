@@ -90,7 +90,8 @@ async def _read(request: Request, max_bytes: int, large: trio.Semaphore) -> byte
             f"the body has the content coding {coding[:_SHOWN_CODING]!r}: send it without one",
             {"Accept-Encoding": "identity"},
         )
-    # Refused before a byte of it is read. A body without a length is counted as it comes.
+    # A large body is refused before a byte of it is read. One without a length is counted as it
+    # comes.
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
@@ -128,8 +129,8 @@ async def decoded(
     if content.strip() in (b"", b"null", b"undefined"):
         content = b"{}"
     work = decoding("the body", content, most_entries, partial(_decoded, kind=kind))
-    # Counted before it is decoded: millions of small objects in a few megabytes would hold the
-    # loop for seconds.
+    # The body's entries are counted before it is decoded: millions of small objects in a few
+    # megabytes would hold the loop for seconds.
     try:
         return await carry_out(work, _after_step)
     except TooLargeError as error:

@@ -175,7 +175,7 @@ class ManagementDoor:
         """Turn away the oldest of those that have not logged in, of the peer that has most of them:
         whoever comes with a login is let in, however many there are.
         """
-        # Those who have logged in are never put out for a newcomer.
+        # A visitor who has logged in is never put out for a newcomer.
         strangers = [found for found in self._streams.items() if found[1].is_stranger]
         if not strangers:
             return
@@ -248,8 +248,8 @@ class _Stream(trio.abc.HalfCloseableStream):
         unsent = memoryview(data)
         while unsent:
             try:
-                # For each piece, not for all: a large answer over a slow link takes longer than
-                # that.
+                # The limit is for each piece, not for all: a large answer over a slow link takes
+                # longer than that.
                 await in_time(_SEND_S, partial(self._stream.send_all, unsent[:_SENT_AT_ONCE]))
             except trio.TooSlowError:
                 self.close_now()

@@ -166,7 +166,7 @@ class HttpLogins:
         """Return a user who is who it says, and may use this door. Raises: HttpError."""
         tags = rights.tags if rights else self._context.administration.tags_of(user)
         identity = Identity(self._context.broker, user, tags, rights)
-        # After the login: whoever has no password does not learn which users have the tag.
+        # The tag is looked at after the login: a stranger does not learn which users have it.
         if "management" not in identity.tags:
             audit_refusal(
                 "access refused", peer=_shown(peer), user=user, reason="no tag for management"

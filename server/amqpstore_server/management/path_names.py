@@ -19,5 +19,6 @@ def segment(name: str) -> str:
 
 def name_of(encoded: str) -> str:
     """Return the name that a segment of a path stands for. Raises: UnicodeDecodeError."""
-    # In upper case, as a proxy may write the hexadecimal digits of an escape in either.
+    # Names are compared in upper case, as a proxy may write the hexadecimal digits of an escape in
+    # either.
     return _NAMES.get(encoded.upper()) or unquote(encoded, errors="strict")

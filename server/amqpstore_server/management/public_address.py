@@ -75,8 +75,8 @@ def without_prefix(path: str, prefix: str) -> str:
 
 def _prefix_of(headers: Mapping[str, str]) -> str:
     prefix = headers.get("x-forwarded-prefix", "").rstrip("/")
-    # It becomes part of links and of the cookie's path: anything else in it could break out of
-    # both.
+    # The prefix becomes part of links and of the cookie's path: anything else in it could break
+    # out of both.
     return prefix if PATH_PREFIX.fullmatch(prefix) else ""
 
 

@@ -84,8 +84,8 @@ def check_fields(field: str, table: Mapping[str, Any]) -> None:
     while waiting:
         one = waiting.pop()
         count += len(one)
-        # Looked at before anything is built of it: 1.5 million headers in JSON took ten seconds,
-        # in which no client was served.
+        # The text is looked at before anything is built of it: 1.5 million headers in JSON took
+        # ten seconds, in which no client was served.
         if count > MAX_ENTRIES:
             raise TooLargeError(too_many(f"`{field}`"))
         inside = one if isinstance(one, list) else one.values()

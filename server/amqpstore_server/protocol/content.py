@@ -323,7 +323,7 @@ def _flags(raw: bytes) -> tuple[int, int]:
         # Class basic has fourteen properties: a further word has none to announce.
         if last & ~MORE_FLAGS:
             raise MalformedError(f"property flags {last:#06x} behind the first are not known")
-    # It would shift every property behind it.
+    # An unknown property would shift every property behind it.
     if flags & _UNKNOWN_FLAG:
         raise MalformedError(f"property flags {flags:#06x} include one that belongs to no property")
     return flags, offset

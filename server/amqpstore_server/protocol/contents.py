@@ -72,7 +72,7 @@ class UnfinishedContents(dict[int, Content]):
         """Keep a piece of a body whose header has arrived, unless the content is refused."""
         content = self[channel]
         content.received_bytes += len(piece)
-        # Counted but not kept, so that the end of the content is found.
+        # The bytes are counted but not kept, so that the end of the content is found.
         if content.refused or not piece or content.header is None:
             return
         body = content.body

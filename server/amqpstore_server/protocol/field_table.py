@@ -119,7 +119,7 @@ def check_table(buffer: bytes, offset: int) -> tuple[int, int]:
         end = offset + LONG.unpack_from(buffer, start)[0]
         count, has_names = 0, True
         around: list[tuple[int, bool]] = []
-        # By a loop and not by recursion: a client chooses the depth.
+        # The decoder is a loop and not a recursion: a client chooses the depth.
         while end <= size and count <= MAX_ENTRIES and len(around) < MAX_DEPTH:
             if offset >= end:
                 if offset > end:
@@ -459,7 +459,7 @@ def _decode_container(  # noqa: C901 - what it does not do itself costs a call f
                 value = buffer[start:offset]
         elif tag in _CONTAINERS:
             around.append((container, is_table, end))
-            # Before the container is begun: nothing of it is built.
+            # The check comes before the container is begun: nothing of it is built.
             if len(around) >= most_depth:
                 raise PreconditionFailed(too_deep("tables and arrays are", most_depth))
             value = {} if tag == _TABLE else []

@@ -67,7 +67,8 @@ class Handshake:
             # A heartbeat: its interval was agreed on with connection.tune-ok, so it may be sent
             # from then on.
             is_heartbeat = due is ConnectionOpen and frame_type == FRAME_HEARTBEAT
-            # Before the rest of the frame has arrived: a stranger cannot make the broker keep it.
+            # The size is checked before the rest of the frame has arrived: a stranger cannot make
+            # the broker keep it.
             if channel or not (frame_type == FRAME_METHOD or is_heartbeat):
                 raise FatalFramingError(
                     f"a frame of type {frame_type} on channel {channel} where {due.name} was "

@@ -64,8 +64,8 @@ class Headers(dict[bytes, ContentHeader]):
             )
         self._shapes.learn(payload)
         self._byte_count += len(payload)
-        # All of them at once: message-ids differ in every message, and none of those headers comes
-        # again.
+        # The cache is cleared as a whole: message-ids differ in every message, and none of those
+        # headers comes again.
         if len(self) >= _MAX_HEADERS or self._byte_count > _MAX_BYTES:
             self.clear()
             self._byte_count = len(payload)

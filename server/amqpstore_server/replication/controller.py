@@ -395,7 +395,7 @@ class Controller:
         self._dialer.dial(dial.address, secret, self._connected, purpose)
 
     def released(self, term: int) -> None:
-        # In one step with `opening_since`: between the two, a tick would judge a leader without a
+        # Both change in one step: between the two, a tick would judge a leader without a
         # companion.
         with self._lock:
             companion = LeaderCompanion(self, self.log, self._directory, term)
@@ -409,8 +409,8 @@ class Controller:
             self._has_released = False
             self.opening_since = None
             self.orders.reset()
-            # Last: from here on it may stand again, and must not find the orders of the leadership
-            # before.
+            # This comes last: from here on the member may stand again, and must not find the
+            # orders of the leadership before.
             member.closed(now)
 
         self._tell(close)
@@ -426,8 +426,8 @@ class Controller:
 
     def stream_failed(self) -> None:
         def hang_up(member: GroupMember, _now: float) -> None:
-            # Those that it dialled only: on a leader, links from followers have nothing to do with
-            # its own disk.
+            # Only links that this member dialled end: on a leader, links from followers have
+            # nothing to do with its own disk.
             for number in list(self._dialled):
                 self._hang_up(number)
                 member.disconnected(number)

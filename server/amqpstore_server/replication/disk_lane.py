@@ -438,8 +438,8 @@ class DiskLane:
             self._replacement.take_over(piece.name, piece.offset)
         else:
             if not piece.offset:
-                # Asked once a file, for all that is still to come: a copy that cannot end is not
-                # to fill the disk first.
+                # The space is asked for once a file, for all that is still to come: a copy that
+                # cannot end is not to fill the disk first.
                 store.require_room(piece.total - piece.sent + len(content))
             self._replacement.append(piece.name, piece.offset, content)
         if time.monotonic() >= self._shown_at:

@@ -128,7 +128,7 @@ def _proof(
 def _check(
     found: bytes, secret: bytes, role: bytes, purpose: Purpose, dialers: bytes, others: bytes
 ) -> None:
-    # In constant time: an attacker could otherwise find the proof byte by byte.
+    # The comparison takes constant time: an attacker could otherwise find the proof byte by byte.
     if not hmac.compare_digest(found, _proof(secret, role, purpose, dialers, others)):
         raise HandshakeError("it does not know the secret of this group")
 

@@ -80,7 +80,8 @@ class KeptSegments:
         self._remove_surplus()
 
     def _remove_surplus(self) -> None:
-        # From the oldest on: with a gap in the middle nothing before it would be of use.
+        # Segments are dropped from the oldest on: with a gap in the middle nothing before it would
+        # be of use.
         while self.ends and sum(self.ends.values()) > self._most(min(self.ends)):
             self._remove(min(self.ends))
 
@@ -92,8 +93,8 @@ class KeptSegments:
         """Return how many bytes may be kept, with this segment as the first one."""
         now = time.monotonic()
         self._held = {one: until for one, until in self._held.items() if until > now}
-        # Those before the first held one serve only members that are away, for whom the limit is
-        # meant.
+        # Segments before the first held one serve only members that are away, for whom the limit
+        # is meant.
         if number < min(self._held, default=number + 1):
             return self._max_bytes
         found = os.statvfs(self._directory)

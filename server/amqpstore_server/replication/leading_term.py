@@ -141,8 +141,8 @@ class LeadingTerm:
         controller = self._controller
         try:
             while True:
-                # Both from inside the loop: a loop that hangs updates neither, and the ticks of
-                # another thread see that.
+                # Both are updated from inside the loop: a loop that hangs updates neither, and the
+                # ticks of another thread see that.
                 controller.turned_at = time.monotonic()
                 controller.opening_since = None
                 controller.is_disk_low = self._store.space.is_low
@@ -181,7 +181,7 @@ class LeadingTerm:
     async def _deposed(self) -> DeposedError:
         orders = self._controller.orders
         while True:
-            # Taken before the orders are looked at: what changes in between sets this event.
+            # The event is taken before the orders are looked at: what changes in between sets it.
             changed = self._changed
             if orders.failure is not None:
                 raise orders.failure
@@ -191,8 +191,8 @@ class LeadingTerm:
 
     async def stop(self) -> None:
         """Let another member lead: `step_down` ends this term once it can. Never returns."""
-        # First: the order to step down may follow before `stop` returns, and the process would go
-        # on as a follower.
+        # The order to stop is noted first: the order to step down may follow before `stop`
+        # returns, and the process would go on as a follower.
         self._controller.orders.is_stopping = True
         self._controller.stop()
         await trio.sleep_forever()

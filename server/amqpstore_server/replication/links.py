@@ -227,8 +227,8 @@ class Link:
             _log.exception("a link failed", extra={"link": self.number})
             failure = str(error)
         with self._lock:
-            # From here on `send` must not write either: its bytes would come behind a frame that
-            # was cut off.
+            # From here on `send` must not write: its bytes would come behind a frame that was cut
+            # off.
             self._is_ending = True
             self._queue.clear()
         # Bytes that arrive at a socket that is not read any more, or is closed with some unread,

@@ -117,8 +117,8 @@ class MemberLog:
         there = self._there()
         with self._lock:
             number = max(self._ends, default=0)
-            # From the newest backwards: a follower can only be sent what is behind its own end
-            # without a gap.
+            # Segments are searched from the newest backwards: a follower can only be sent what is
+            # behind its own end without a gap.
             while number - 1 in self._ends and (number - 1 in there or self._kept.has(number - 1)):
                 number -= 1
             ends = {one: end for one, end in self._ends.items() if one >= number}
@@ -216,8 +216,8 @@ class MemberLog:
         # A follower that has the whole of a segment needs the next one only.
         is_whole = ends.get(index.segment, 0) <= index.offset
         wanted = range(index.segment + is_whole, max(ends, default=0) + 1)
-        # Asked for without the lock, as a list of a directory waits for the disk. A segment that
-        # is removed meanwhile ends the catch-up, and the follower comes again.
+        # The segments are listed without the lock, as that waits for the disk. A segment that is
+        # removed meanwhile ends the catch-up, and the follower comes again.
         missing = set(wanted) - self._there()
         with self._lock:
             return all(map(self._kept.has, missing))

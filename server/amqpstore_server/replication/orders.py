@@ -53,7 +53,7 @@ class Orders:
 
     def take(self) -> LeaderCompanion | None:
         """Return the companion of a leadership that has begun, once."""
-        # Taken once: with it still here, a member that cannot lead would open its store again at
-        # once.
+        # The order is taken once: with it still here, a member that cannot lead would open its
+        # store again at once.
         companion, self.companion = self.companion, None
         return companion

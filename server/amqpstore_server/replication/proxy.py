@@ -170,7 +170,7 @@ class Proxy:
                 dial, abandon_on_cancel=True, limiter=self._dials
             )
         except (OSError, HandshakeError) as error:
-            # Once an outage: each client that tries would otherwise write a line.
+            # The line is written once an outage: each client that tries would otherwise write one.
             if not self._is_unreachable:
                 self._is_unreachable = True
                 _log.warning(

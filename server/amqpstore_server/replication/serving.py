@@ -160,9 +160,9 @@ class MemberRuntime:
         report = store.recovery_report
         identity = MemberIdentity(
             membership.member,
-            # Anew in each process: keys in etcd that a former life of this member has left are
-            # told apart from its own. A leader key that names the member only is not fenced
-            # against its own restart, as in LavinMQ.
+            # The incarnation is new in each process: keys in etcd that a former life of this
+            # member has left are told apart from its own. A leader key that names the member only
+            # is not fenced against its own restart, as in LavinMQ.
             secrets.token_hex(8),
             store.store_id.hex(),
             membership.cluster,
@@ -186,8 +186,9 @@ class MemberRuntime:
 
     def _known(self, found: Membership) -> Membership:
         """Return which etcd this member belongs to; a new member takes the one that answers."""
-        # Written once and compared from then on: etcd made anew at the same address has other
-        # keys, and a member that believed it would discard what the old group has confirmed.
+        # The group is written once and compared from then on: etcd made anew at the same address
+        # has other keys, and a member that believed it would discard what the old group has
+        # confirmed.
         if found.cluster:
             return found
         try:

@@ -63,7 +63,7 @@ def archive(
         missing = max(planned.end.lsn - planned.start.lsn - batches, 0)
         others = _FoundOut(target.staging(staging), planned)
         seen = {entry.queue_id for one in written for entry in one.files}
-        # Those that were only `seen` came and went between two runs.
+        # Queues that were only `seen` came and went between two runs.
         others.deleted(sorted({*planned.gone, *(seen - planned.queues.keys())}))
         if missing:
             others.gone(image)

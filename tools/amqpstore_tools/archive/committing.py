@@ -95,11 +95,11 @@ class Archive:
             try:
                 os.rename(staged, target)
             except FileNotFoundError:
-                # It may have been renamed before a crash.
+                # An earlier run may have renamed the file before a crash.
                 if not os.path.exists(target):
                     reason = f"{entry.path} of run {manifest.run} is neither staged nor in place"
                     raise ArchiveError(self.directory, reason) from None
-        # Durable before the manifest says that they count.
+        # The files are durable before the manifest says that they count.
         for directory in sorted(_directories(manifest.files)):
             _sync_chain(self.directory, directory)
         os.rename(
@@ -146,7 +146,7 @@ def _directories(files: list[FileEntry]) -> set[str]:
 
 def _sync_chain(root: str, directory: str) -> None:
     """Sync a directory, and those above it up to the root."""
-    # Each of them may be new, and then its name is in the one above.
+    # Each directory may be new, and then its name is in the one above.
     while directory:
         _sync(os.path.join(root, directory))
         directory = os.path.dirname(directory)

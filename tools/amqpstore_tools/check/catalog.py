@@ -41,7 +41,7 @@ def read_catalog(path: str, findings: Findings, *, plain: bool) -> CatalogRows |
     if not os.path.exists(os.path.join(path, os.path.basename(FILE))):
         findings.add("catalog-missing", FILE, "the file is missing")
         return None
-    # Before LMDB opens it, which takes its pages on trust.
+    # The pages are checked before LMDB opens the file: it takes them on trust.
     try:
         check_pages(os.path.join(path, os.path.basename(FILE)))
     except DamageError as error:

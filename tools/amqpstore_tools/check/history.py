@@ -142,7 +142,7 @@ class LogChecker:
         lsn = 0
         for batch in segment.scanned.batches:
             is_behind = (segment.number, batch.start) >= self._position[:2]
-            # Segments before it may be gone, and with them what they said of a queue.
+            # Segments before the position may be gone, and with them what they said of a queue.
             if is_behind and not self._is_behind:
                 self._is_behind = True
                 self.history.next_sequences |= self._heads

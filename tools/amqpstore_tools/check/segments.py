@@ -203,7 +203,7 @@ def _remove_torn(segment: CheckedSegment) -> tuple[int | None, int]:
     if there is none, and how many whole messages it has.
     """
     scanned = segment.scanned
-    # All before a recorded end was durable: nothing of it can be torn.
+    # Everything before a recorded end was durable: nothing of it can be torn.
     if not segment.is_open:
         return None, 0
     if not scanned.batches:

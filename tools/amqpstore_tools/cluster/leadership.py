@@ -75,7 +75,7 @@ def _successor(group: GroupKeys, view: View, to: str) -> str:
         if not view.is_alive(to):
             raise ToolError(f"member {named(view, to)} does not run")
         return to
-    # In the order of the list: the one that has been in sync for longest comes first.
+    # The list is in order: the member that has been in sync for longest comes first.
     others = [one for one in view.in_sync if one != leader and view.is_alive(one)]
     if not others:
         raise ToolError(f"no other member is in sync and runs: {named(view, leader)} goes on")

@@ -208,8 +208,8 @@ class _Copy:
             DamagedBytes(path, 0, 0, reason) for path, reason in self._source.missing
         ]
         self._total = sum(self._work(one) for one in self._source.copies)
-        # Those whose bytes are copied first: until then each holds a descriptor, and the space of
-        # what the broker has removed since.
+        # Files whose bytes are copied come first: until then each holds a descriptor, and the
+        # space of what the broker has removed since.
         for copy in sorted(self._source.copies, key=lambda one: one.how is not How.COPIED):
             self._file(copy)
         if gone := self._expected.keys() - {listed.path for listed in self._listed}:
@@ -412,7 +412,7 @@ class _Copy:
         for name in FOLDERS:
             if os.path.isdir(folder := os.path.join(self._target, name)):
                 files.sync_directory(folder)
-        # Its name, too, before the marker makes it a store.
+        # The directory's name is durable, too, before the marker makes it a store.
         files.sync_directory(os.path.dirname(os.path.abspath(self._target)))
         marker.write(files, self._target, *self._source.marker)
         os.unlink(os.path.join(self._target, INCOMPLETE))

@@ -192,7 +192,7 @@ class _Linker:
             try:
                 os.link(os.path.join(self._earlier.directory, stored.path), target)
             except OSError as error:
-                # It has as many names as a file may have.
+                # The file has as many names as a file may have.
                 if error.errno != errno.EMLINK:
                     raise
             else:

@@ -38,7 +38,7 @@ def replace(new: str, old: str, kept: str) -> None:
     names that start with `kept`.
     Raises: OSError; `old` is in its place then.
     """
-    # First, so that one exchange gives both their names.
+    # The new directory gets this name first, so that one exchange gives both their final names.
     os.rename(new, kept)
     try:
         exchange(kept, old)

@@ -87,7 +87,7 @@ class DrilledBroker:
         process, self._process = self._process, None
         if process is None:
             return None
-        # Before the signal: a code that is there now is that of an end of its own.
+        # The code is looked at before the signal: if there is one, the broker had ended by itself.
         code = process.poll()
         if code is None:
             process.kill()

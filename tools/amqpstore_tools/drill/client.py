@@ -109,7 +109,7 @@ class Client(threading.Thread):
         except TimeoutError:
             self.failure = f"{type(self).__name__}: the broker was silent for {_TIMEOUT_S:.0f} s"
         except PeerError as error:
-            # That is how a kill looks from here.
+            # A killed broker looks like this from here.
             if "closed the socket" not in str(error):
                 self.failure = str(error)
         except OSError:
@@ -167,7 +167,7 @@ class DrillPublisher(Client):
             octets = []
             while len(waiting) < self._window:
                 key = Key(self._run, self._number, len(self.sent))
-                # Noted before it is sent: it may arrive even if the send fails.
+                # The message is noted before it is sent: it may arrive even if the send fails.
                 self.sent.append(key)
                 waiting[len(self.sent)] = key
                 octets.append(self.encoded(key, connection.frame_max))

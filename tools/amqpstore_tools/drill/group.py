@@ -67,7 +67,7 @@ class _Process:
         code = process.poll()
         if code is None:
             process.send_signal(number)
-            # One that is paused would not act on it.
+            # A paused process would not act on the signal.
             process.send_signal(signal.SIGCONT)
         try:
             process.wait(_PATIENCE_S)

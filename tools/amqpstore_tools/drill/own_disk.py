@@ -130,7 +130,7 @@ def _timed_sync(descriptor: int, index: int) -> float:
 def _direct_s(path: str) -> float | None:
     """Return the median time of a write past the cache; None where there is no such thing."""
     times = []
-    # O_DIRECT takes only aligned memory, and a page of its own is.
+    # O_DIRECT takes only aligned memory, as a page of its own is.
     with mmap.mmap(-1, _WRITE_BYTES) as page, contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
         try:
@@ -145,7 +145,8 @@ def _direct_s(path: str) -> float | None:
 
 def _device(descriptor: int, found: Mounted) -> str:
     """Return the directory of the block device in /sys; empty if there is none."""
-    # That of a btrfs is no device's: then that of what is mounted.
+    # A btrfs has a number of its own, which is no device's: then the number of what is mounted
+    # counts.
     numbers = [os.fstat(descriptor).st_dev]
     with contextlib.suppress(OSError):
         numbers.append(os.stat(found.source).st_rdev)

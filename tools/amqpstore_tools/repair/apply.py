@@ -76,7 +76,7 @@ def apply_plan(directory: str, plan: RepairPlan, tell: Progress = lambda *_: Non
             repair.go_on()
             return repair
         clear_remains(repairs(directory))
-        # Made again, under the lock: a plan may have waited in its file for days.
+        # The plan is made again, under the lock: it may have waited in its file for days.
         planned = make_plan(directory, tell, made_ms=plan.made_ms)
         _compare(directory, plan, planned.plan)
         if planned.facts is None:
@@ -111,7 +111,7 @@ def _prepare(directory: str, planned: Planned, facts: Facts, tell: Progress) -> 
         puts = sorted(name for name, row in new.items() if row[0] == "file")
         after = _after(plan, new)
         _try(directory, repair, after, puts, tell)
-    # Failed or interrupted: nothing of the store was touched.
+    # Whether this failed or was interrupted, nothing of the store was touched.
     except BaseException:
         repair.remove()
         raise

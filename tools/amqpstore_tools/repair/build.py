@@ -216,7 +216,7 @@ class Builder:
 
     def _start_log(self) -> int:
         """Create the segment after which the log continues. Returns its size."""
-        # A new one: nothing is appended where a batch may be torn.
+        # The segment is a new one: nothing is appended where a batch may be torn.
         number = self._layout.log_segment
         header = self._header(number)
         file = self._files.create(segment_path(self._to, number))
@@ -337,7 +337,8 @@ class Builder:
             write_copy(self._files, self._to, copy_of(self._facts.store_id, catalog))
         finally:
             catalog.close()
-        # LMDB makes one where the catalog is opened. That of this place must not come with it.
+        # LMDB makes a lock where the catalog is opened. The one of this directory must not come
+        # with it.
         os.unlink(os.path.join(path, "lock.mdb"))
         self._files.sync_directory(path)
 

@@ -196,7 +196,7 @@ def gather(store: ReadableStore, checked: Checked, tell: Progress) -> Facts:
     store_id = checked.store_id
     if store_id is None:
         raise UnknownStoreError(store.directory)
-    # Its rows would give these queues the names of other ones.
+    # The rows of another store's copy would give these queues the wrong names.
     if copy and copy.store_id != store_id:
         copy = None
     rows, damaged_rows = checked.rows, checked.damaged_rows

@@ -54,7 +54,7 @@ def entry(path: str) -> list[object]:
         return ["directory", 0, ""]
     if stat.S_ISLNK(found.st_mode):
         return ["link", 0, hashlib.sha256(os.fsencode(os.readlink(path))).hexdigest()]
-    # Not opened: a pipe would keep the repair waiting.
+    # Such a file is not opened: a pipe would keep the repair waiting.
     if not stat.S_ISREG(found.st_mode):
         return ["other", 0, ""]
     with open(path, "rb", buffering=0) as file:

@@ -203,7 +203,7 @@ def read_plan(path: str) -> RepairPlan:
         plan.as_json()
     except RecursionError:
         raise BadPlanError(path, "it is nested too deep") from None
-    # With another list of files it could be applied to another state.
+    # With another list of files the plan could be applied to another state.
     if digest_of(plan.files) != state:
         raise BadPlanError(path, "it was edited")
     return plan

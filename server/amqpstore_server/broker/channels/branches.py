@@ -366,8 +366,8 @@ class Branches:
             steps = branch.prepared.rolling_back()
         else:
             self._undo(branch)
-        # First: the branch is decided, and a second rollback has to be told so (XAER_NOTA) while
-        # the messages go back.
+        # The branch is forgotten first: it is decided, and a second rollback has to be told so
+        # (XAER_NOTA) while the messages go back.
         self._forget(branch)
         yield from steps
 
@@ -426,7 +426,8 @@ class Branches:
         label = prepared.label
         format_id, global_id, branch_id = label["xid"]
         xid = Xid(format_id, global_id, branch_id)
-        # Its age begins anew: the row does not have a time, and no timeout applies to it any more.
+        # The branch's age begins anew: the row does not have a time, and no timeout applies to it
+        # any more.
         branch = _Branch(xid, label["user"], self._services.clock.monotonic_ms())
         branch.prepared = PreparedWork(self._services, prepared, queues)
         self._branches[xid] = branch

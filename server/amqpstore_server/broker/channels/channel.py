@@ -368,7 +368,7 @@ class Channel:
         """Close the channel: end its consumers, requeue unacked messages and roll back the
         transaction.
         """
-        # First: a timeout must not close a channel that is closing.
+        # The timeout goes first: it must not close a channel that is closing.
         self.vhost.services.ack_timeouts.channels.pop(self, None)
         consumers = [*self.consumers.values()]
         self.consumers.clear()
@@ -584,8 +584,8 @@ class Channel:
 
     def settled(self, delivery: Delivery, *, requeue: bool | None) -> None:
         """Finish a delivery that has been removed from the unacked ones."""
-        # Before the queue has the message again: it could be delivered at once, and must not count
-        # twice.
+        # The delivery is forgotten before the queue has the message again: that could be delivered
+        # at once, and must not count twice.
         self.forget(delivery, requeue=requeue)
         if requeue is None:
             delivery.queue.ack(delivery.taken)

@@ -273,7 +273,8 @@ class Publisher:
                 self._confirm_now(first, last)
             else:
                 self.counters.refuse += last - first + 1
-                # Each by itself: `multiple` would refuse earlier ones that are not answered yet.
+                # Each message is refused by itself: `multiple` would refuse earlier ones that are
+                # not answered yet.
                 for tag in range(first, last + 1):
                     self.outlet.refuse(tag)
             first = 0

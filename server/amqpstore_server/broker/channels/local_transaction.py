@@ -161,7 +161,7 @@ class LocalTransaction:
         for message in messages:
             size += len(message.body) + len(message.envelope.properties) + _MESSAGE_BYTES
         self._byte_count += size
-        # Counted as it grows, for all channels of the connection together.
+        # The transaction is counted as it grows, for all channels of the connection together.
         self._uncommitted.byte_count += size
         sent = self._open.get(route)
         if sent is not None and sent.takes(envelope, flags):
@@ -218,7 +218,7 @@ class LocalTransaction:
         self._requeues = []
         self._is_adding = False
         self._fates = {}
-        # Freed piece by piece: a rollback of a million messages would stop the loop.
+        # Messages are freed piece by piece: a rollback of a million would stop the loop.
         self._services.store.disposal.add([sent.messages for sent in self._sent])
         self._forget_sent()
         return settled
@@ -236,7 +236,7 @@ class LocalTransaction:
         try:
             yield from self.adding_to(transaction)
         except BaseException:
-            # Also when the generator is closed in the middle, as the client has gone.
+            # The generator may also be closed in the middle, when the client has gone.
             transaction.undo()
             raise
         enqueued, self._enqueued = self._enqueued, []
@@ -273,7 +273,7 @@ class LocalTransaction:
         count = 0
         self._enqueued = []
         for sent in sent_by_client:
-            # The route is that of the publish; queues that were deleted since get nothing.
+            # The route was found at the publish; queues that were deleted since get nothing.
             planned = self._plan(sent)
             sent.has_lost_route = bool(sent.route.queues) and not planned.queues
             # A transaction is all or nothing: one queue that refuses a message undoes it.
@@ -306,8 +306,8 @@ class LocalTransaction:
             # A requeue needs nothing of the log: it is done after the commit, with the counts.
             if queue.is_deleted or requeue:
                 continue
-            # In the same batch as the publishes: after tx.commit-ok no crash brings acked messages
-            # back.
+            # The acks are in the same batch as the publishes: after tx.commit-ok no crash brings
+            # acked messages back.
             transaction.ack(queue, taken)
             if not (queue.sends_on if requeue is False else queue.history is not None):
                 continue

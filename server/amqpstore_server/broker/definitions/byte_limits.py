@@ -33,7 +33,7 @@ class ByteLimits:
         """Return the settings that a queue can have now; if others are to follow, they are applied
         in a later round.
         """
-        # Settings that wait for the count are not the last ones any more.
+        # Settings that still wait for their count are outdated now.
         self._later.pop(queue, None)
         # One that has such a limit counts its bytes already.
         if settings.max_length_bytes is None or queue.settings.max_length_bytes is not None:

@@ -93,8 +93,8 @@ class ExchangeDefinitions:
             "internal": internal,
             "arguments": arguments,
         }
-        # Before its name is checked. AMQP 0-9-1, exchange.declare, rule `reserved`: `amq.` is
-        # allowed if the exchange already exists.
+        # The name of an existing exchange is not checked. AMQP 0-9-1, exchange.declare, rule
+        # `reserved`: `amq.` is allowed if the exchange already exists.
         if present := vhost.exchanges.get(name):
             what = f"exchange '{name}' in vhost '{vhost.name}'"
             check_equivalent(

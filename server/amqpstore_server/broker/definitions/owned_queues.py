@@ -69,7 +69,7 @@ class OwnedQueues:
             try:
                 for queue in list(islice(self._unused, self._services.limits.max_deleted)):
                     del self._unused[queue]
-                    # Whoever has used its name since has deleted it: see
+                    # A client that has used its name since has deleted it: see
                     # `VirtualHost.existing_queue`.
                     if not queue.is_deleted:
                         called(partial(self._delete, queue))

@@ -72,8 +72,8 @@ class Destinations(dict[Destination, int]):
         """Count one binding fewer to a destination."""
         self[destination] -= 1
         if not self[destination]:
-            # At the last one only: a queue that is bound twice with matching keys is one
-            # destination, and gets one copy (queue.bind, rule `unique`).
+            # A destination goes with its last binding only: a queue that is bound twice with
+            # matching keys is one destination, and gets one copy (queue.bind, rule `unique`).
             del self[destination]
 
 
@@ -174,7 +174,7 @@ class Exchange(ABC):
         # queue.bind, rule `duplicates`: an equal binding is ignored, and is no error.
         if key in self._bindings:
             return False
-        # First, as it may refuse the binding's arguments: then nothing is noted.
+        # This comes first, as it may refuse the binding's arguments: then nothing is noted.
         self._add(binding)
         self._bindings[key] = binding
         self._by_destination.setdefault(key[0], {})[key] = binding

@@ -43,7 +43,7 @@ class Bindings:
 
     def drop(self, source: Exchange, key: BindingKey, binding: Binding) -> None:
         """Forget a binding whose source or destination is deleted."""
-        # Its routing structure is gone with it.
+        # The routing structure of a deleted exchange is gone with it.
         if source.is_deleted:
             self._forget(source, binding.destination)
         else:

@@ -90,7 +90,7 @@ class ConsistentHashExchange(Exchange):
         if share is None:
             share = self._shares[binding.destination] = _Share(binding.destination)
         share.weight += weight
-        # All of them: each slot's owner may be the new one.
+        # All owners are forgotten: each slot's owner may be the new destination.
         self._owners.clear()
 
     def _remove(self, binding: Binding) -> None:
@@ -116,7 +116,7 @@ class ConsistentHashExchange(Exchange):
         return repr(value).encode()
 
     def _find_owner(self, slot: int) -> Destination:
-        # Hashed once more: neighbouring slots would otherwise have related scores.
+        # The number is hashed once more: neighbouring slots would otherwise have related scores.
         number = _hash(slot.to_bytes(2))
         return min(self._shares.values(), key=lambda share: share.score(number)).destination
 
@@ -154,8 +154,8 @@ def _text_argument(arguments: dict[str, Any], name: str) -> str | None:
 def _weight(binding: Binding) -> int:
     """Raises: PreconditionFailedError."""
     key = binding.routing_key
-    # Before it is converted: a key of 255 digits is no weight, and RabbitMQ had a denial of
-    # service by such weights.
+    # The length is checked before the conversion: a key of 255 digits is no weight, and RabbitMQ
+    # had a denial of service by such weights.
     if key.isascii() and key.isdigit() and len(key) <= len(str(_MAX_WEIGHT)):
         weight = int(key)
         if 1 <= weight <= _MAX_WEIGHT:
@@ -168,8 +168,8 @@ def _weight(binding: Binding) -> int:
 
 def _hash(value: bytes) -> int:
     """Return 64 bits that are the same in every process."""
-    # Not Python's `hash`, which is another in each process: after a restart keys would move to
-    # other queues.
+    # Python's `hash` would not do: it is another in each process, and after a restart keys would
+    # move to other queues.
     return int.from_bytes(blake2b(value, digest_size=8).digest())
 
 

@@ -116,7 +116,7 @@ def one_more_death(
     # one queue has two entries.
     for index, death in enumerate(before):
         if death.queue == queue and death.reason == reason:
-            # To the front: consumers and dead-letter tools look at the first entry for the last
+            # The entry goes to the front: consumers and dead-letter tools look there for the last
             # death.
             return [death.again(now_s), *before[:index], *before[index + 1 :]], index
     parts = [_beginning(queue, reason), encode_value(Timestamp(now_s)), _ending(*envelope)]
@@ -200,7 +200,7 @@ def _foreign(entries: Sequence[bytes]) -> list[Death]:
     """
     kinds: dict[object, list[dict[str, Any]]] = {}
     for index, entry in enumerate(entries):
-        # Written by a client: any shape is possible, and nothing of it may raise.
+        # A client may have written it, so any shape is possible, and nothing of it may raise.
         death = decode_value(entry)
         if not isinstance(death, dict):
             continue

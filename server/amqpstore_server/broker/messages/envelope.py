@@ -109,7 +109,8 @@ def published(raw: bytes, headers: Mapping[str, Any] | None) -> bytes:
 
 def visible(raw: bytes) -> bytes:
     """Return the properties as consumers get them: without BCC, and without a landmark."""
-    # A search of the raw bytes, as nearly no message has either: nothing is decoded for those.
+    # The raw bytes are searched, as hardly any message has either header: nothing is decoded for
+    # the others.
     if BLIND not in raw:
         return raw
     seen = _without_first_landmark(raw)

@@ -49,7 +49,8 @@ def shortened(raw: bytes, most_bytes: int) -> bytes:
         if OMITTED_FIELD not in headers:
             excess += _OMITTED_BYTES
         entries, omitted = split_array(headers[DEATHS_FIELD]), 0
-        # From the end: the newest death is the first entry, and the one that matters.
+        # Entries are cut from the end: the newest death is the first entry, and the one that
+        # matters.
         while entries and excess > 0:
             excess -= len(entries.pop())
             omitted += 1

@@ -44,7 +44,7 @@ class RefusalLimit(logging.Filter):
         # What was done is always logged: refusals must not be able to hide it.
         if record.levelno < logging.WARNING:
             return True
-        # Without the port, which is another one for each connection.
+        # The port is left out: it is another one for each connection.
         host = str(getattr(record, "peer", "")).rpartition(":")[0]
         if not self._limit.passes(host, record.created):
             return False

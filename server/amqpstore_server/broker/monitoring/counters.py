@@ -189,7 +189,7 @@ class DeliveryProbes:
         sequence, read_s = self.waiting[queue.id]
         if run.end > sequence:
             del self.waiting[queue.id]
-            # Otherwise it has left on another way before, such as by its expiry.
+            # Otherwise the message has left in another way, such as by its expiry.
             if run.first_sequence <= sequence:
                 self.delivery_s.observe_since(read_s)
 

@@ -22,7 +22,8 @@ class LogLimit:
         """Tell whether one more line may be logged. Args: now, seconds, of a clock that may be set
         back.
         """
-        # Also after the clock was set back: the window would last until it has caught up.
+        # The lower bound matters after the clock was set back: the window would last until it has
+        # caught up.
         if not 0 <= self._window_ends - now <= _WINDOW_S:
             self._window_ends = now + _WINDOW_S
             self._by_host.clear()

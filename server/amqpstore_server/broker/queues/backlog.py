@@ -83,7 +83,7 @@ class Backlog:
         if self._queue().settings.max_length_bytes is not None:
             self.ready_bytes += self._store.stored.sizes.run_bytes(run)
         self._store.requeue(store_queue, run)
-        # With the time that it had: a requeue does not start its TTL again, as in RabbitMQ.
+        # A requeued message keeps its time: its TTL does not start again, as in RabbitMQ.
         if run.expires_ms:
             self.watch_expiry()
 
@@ -193,11 +193,11 @@ class Backlog:
     def excess(self) -> int:
         """The number of messages that exceed the limits, at least; 0 if none do."""
         settings = self._queue().settings
-        # Of a queue that rejects, publishers are refused instead.
+        # A queue that rejects refuses publishers instead.
         if not settings.is_limited or settings.rejects:
             return 0
         excess = 0
-        # Ready messages only: unacked ones count towards no limit, as in RabbitMQ.
+        # Only ready messages count: unacked ones count towards no limit, as in RabbitMQ.
         if settings.max_length is not None:
             excess = max(0, self.priorities.ready_count - settings.max_length)
         if settings.max_length_bytes is not None and self.ready_bytes > settings.max_length_bytes:
@@ -376,7 +376,8 @@ class Backlog:
         if max(count, least) >= run.count:
             return run
         part = run.split(max(count, least))
-        # Not requeued: nothing was delivered, so it must not be flagged as redelivered.
+        # The message is not requeued: nothing was delivered, so it must not be flagged as
+        # redelivered.
         self.put_back(Taken(store_queue, run))
         return part
 
@@ -395,7 +396,7 @@ class Backlog:
         if self._queue().is_deleted or self._queue().is_set_aside:
             return
         with Contained(self._queue()):
-            # Both: what could not move may have been over a limit, or have expired.
+            # Messages that could not move may have been too many, or have expired.
             self.drop_excess()
         self._expire_due()
 

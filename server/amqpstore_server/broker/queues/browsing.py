@@ -107,8 +107,8 @@ class Walk:
             return []
         browsed, next_sequence = self._browsers[level].read(self.position.sequence, most)
         end = None if self._ends is None else self._ends.get(level, 0)
-        # Compared by sequence: what came since has a higher one, and what is requeued has its old
-        # one.
+        # Places are compared by sequence: what came since has a higher one, and what is requeued
+        # has its old one.
         if end is not None and (not next_sequence or next_sequence >= end):
             browsed = [one for one in browsed if one.sequence < end]
             next_sequence = 0
@@ -204,8 +204,8 @@ class _PageMessages:
             body_bytes = len(message.body)
             most = min(self._kept_bytes, self._room.bodies_left_bytes)
             if body_bytes > most:
-                # Cut while it is read: a page of 40 bodies of 64 MiB took 2.6 GB when they were
-                # kept until the end.
+                # Bodies are cut while they are read: a page of 40 bodies of 64 MiB took 2.6 GB
+                # when they were kept until the end.
                 message = Message(message.envelope, bytes(message.body[:most]))
             self._room.take(len(message.body), len(message.envelope.properties))
             seen = seen._replace(message=message, body_bytes=body_bytes)
@@ -224,7 +224,7 @@ def browse(
     left = asked.offset
     while left and not walk.is_done:
         services.work["browse"] = None
-        # In steps, as an offset may be a million.
+        # The walk is done in steps, as an offset may be a million.
         left = walk.skip(left)
         yield
     first = walk.position

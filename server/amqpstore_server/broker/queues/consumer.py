@@ -181,7 +181,7 @@ class Consumer:
         if not self.shares_limit:
             return _DELIVERED_AT_ONCE
         window = self.channel.window
-        # At least one, or two consumers that share a prefetch of one would get nothing.
+        # Each gets one at least, or two consumers that share a prefetch of one would get nothing.
         return max(1, (window.messages - window.unacked) // len(self.channel.consumers))
 
     @property

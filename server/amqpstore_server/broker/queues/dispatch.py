@@ -141,7 +141,7 @@ class Dispatch:
     def readmit(self, consumer: Consumer) -> None:
         """Look at a consumer again that could take nothing: it is the last in line."""
         consumer.is_apart = False
-        # It may have been cancelled while it stood apart.
+        # The consumer may have been cancelled while it stood apart.
         if consumer in self.consumers:
             self._line_up(consumer)
             if self._is_challenged:
@@ -264,8 +264,8 @@ class Dispatch:
             share = max(1, (min(ready, most) if yields else ready) // able_count)
             # Every consumer must be asked, not just up to the first that takes something.
             given = sum([self._hand_out(consumer, share) for consumer in able])
-            # Those that were asked may all have requeued what is ready: then it goes to the ones
-            # behind them.
+            # All consumers that were asked may have requeued what is ready: then it goes to the
+            # ones behind them.
             if not given and others:
                 able = [one for one in line if one.capacity > 0]
                 for consumer in able:
@@ -309,8 +309,8 @@ class Dispatch:
         given = 0
         while not self._backlog.is_reading and (limit := min(share - given, consumer.capacity)) > 0:
             if consumer.has_size_limit:
-                # Before they are taken: a message that does not fit stays where it is, and is not
-                # flagged as redelivered.
+                # The limit is asked before messages are taken: one that does not fit stays where
+                # it is, and is not flagged as redelivered.
                 heads = self._priorities.peek(limit, shunned)
                 limit = consumer.fitting(heads) if heads else 1
                 if not limit:
@@ -324,6 +324,6 @@ class Dispatch:
             consumer.channel.deliver(consumer, taken)
         line = self._lines.get(consumer.priority)
         if given and line and len(line) > 1 and consumer in line:
-            # Only who got something loses its turn.
+            # Only a consumer that got something loses its turn.
             line.move_to_end(consumer)
         return given

@@ -150,8 +150,7 @@ class ConsumedBacklog(Backlog):
                     extra={**self._queue().log_fields, "reason": str(error)},
                 )
                 return
-            # Acked and not dead-lettered: these are copies, and the messages themselves were
-            # consumed.
+            # The copies are acked and not dead-lettered: the messages themselves were consumed.
             for run in runs:
                 self._queue().departures.note(Departure.MAXLEN, run.count)
                 self._store.ack(store_queue, run)

@@ -109,7 +109,7 @@ class PendingMoves:
                 self._queue().backlog.read_later(part)
                 return
             if isinstance(part, MessageDamagedError):
-                # In quarantine, and out of the line: the others go on.
+                # The message is in quarantine, and out of the line: the others go on.
                 continue
             most = (services.limits.round_budget - agenda.spent) / moves.ratio
             count, cost = affordable(part.messages or (), most)

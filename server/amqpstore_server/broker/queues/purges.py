@@ -47,7 +47,7 @@ class Purges:
         """Purge the queues of the store that it consists of. Returns how many messages there
         were.
         """
-        # Before they are gone: purge-ok says how many there were.
+        # The messages are counted before they are gone: purge-ok says how many there were.
         count = sum(one.ready_count for one in store_queues)
         if undo_ms := self._undo_ms():
             until_ms = self._services.clock.wall_ms() + undo_ms
@@ -97,8 +97,7 @@ class Purges:
 
         Raises: DurabilityError, DiskFullError.
         """
-        # Durable first: a purge that counts as undone here, and is not on disk, would be gone with
-        # the next crash.
+        # The undo is durable first: one that is not on disk would be gone with the next crash.
         count = purged.undo()
         self._purged.remove(purged)
         self._queue().departures.note_back(count)

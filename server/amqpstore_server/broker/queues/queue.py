@@ -288,7 +288,7 @@ class Queue:
         the other queues that they consume from: the rest follows in the next `pump`.
         """
         if self.is_deleted or self.is_set_aside:
-            # It may have been touched before it was deleted, in this round.
+            # The queue may have been touched in this round, before it was deleted.
             return
         if not yields and self._agenda.freed:
             self._agenda.touch_freed()
@@ -351,7 +351,7 @@ class Queue:
         If the answer depends on earlier messages, call it after `pump` has handed those out.
         """
         placement = self.unlimited_placement(envelope)
-        # Refused, and not put into a queue that nothing serves before the next start.
+        # A queue that is set aside refuses messages: it is not served before the next start.
         if self.is_set_aside:
             return placement._replace(most=0)
         if immediate or self.settings.rejects:
@@ -536,8 +536,8 @@ class Queue:
         """
         limit = self.settings.delivery_limit
         if limit is not None and taken.run.delivery_count + 1 > limit:
-            # To leave by the delivery limit, as a dead letter if the queue has an exchange for
-            # them.
+            # These messages leave by the delivery limit, as dead letters if the queue has an
+            # exchange for them.
             self.requeue(taken, None)
             return False
         self._store.redeliver(taken.store_queue, taken.run)
@@ -574,7 +574,7 @@ class Queue:
         self.is_deleted = True
         self.pending_moves.forget()
         self.purges.forget()
-        # They refer to this queue: without a cycle it is freed at once.
+        # Both refer to this queue: without a cycle it is freed at once.
         self.history = self.letters = None
         self._stop()
 

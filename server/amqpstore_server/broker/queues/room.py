@@ -19,7 +19,8 @@ def fitting(queue: Queue, messages: Sequence[Message], able: int) -> int:
     settings, letters = queue.settings, queue.letters
     count = len(messages)
     if settings.max_length is not None:
-        # Also what transactions will bring: two of them could otherwise fill it twice.
+        # What transactions will bring counts as well: two of them could otherwise fill the queue
+        # twice.
         room = settings.max_length - queue.ready_count - queue.coming
         if letters is not None:
             room -= letters.held_count

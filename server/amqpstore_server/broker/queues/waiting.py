@@ -53,7 +53,7 @@ class WaitingGet:
     def end_wait(self) -> None:
         """End the wait: the time is over. Called by the timer."""
         self.is_due = True
-        # Answered in the next round, and not here: a message may have come in this one.
+        # The get is answered in the next round, and not here: a message may have come in this one.
         self.queue.waiting.note_due(self)
         self.queue.touch()
 
@@ -106,7 +106,8 @@ class GetLine:
                     return  # the queue is touched: there is a message, which is large
                 break
             able.gets.answered(fetched)
-        # Last: a message that is ready now still reaches a get whose time has just ended.
+        # Timeouts come last: a message that is ready now still reaches a get whose time has just
+        # ended.
         while self._due:
             next(iter(self._due)).gets.answered(None)
 

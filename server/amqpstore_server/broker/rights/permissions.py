@@ -145,7 +145,8 @@ class Access:
         """Expand `{username}` and `{vhost}` in a pattern for routing keys."""
         names = {"{username}": self.user, "{vhost}": self._vhost}
         for variable, name in names.items():
-            # Literally: a user whose name is `.*` must not get the topics of all others.
+            # Names are matched literally: a user called `.*` must not get the topics of all
+            # others.
             pattern = pattern.replace(variable, literal(name))
         return pattern
 

@@ -30,7 +30,7 @@ class Wildcard:
     __slots__ = ("_first", "_last", "_middle")
 
     def __init__(self, pattern: str) -> None:
-        # Split before it is decoded: `%2A` is an asterisk of the name.
+        # The pattern is split before it is decoded: `%2A` is an asterisk of the name.
         first, *rest = (unquote(part) for part in pattern.split("*"))
         self._first = first
         self._middle = rest[:-1]
@@ -103,7 +103,7 @@ def scopes_and_tags(texts: Iterable[str]) -> tuple[tuple[Scope, ...], frozenset[
         if permission == _TAG:
             tags.add(resource)
         elif permission in ALL:
-            # Not decoded yet: a slash in a name is `%2F`.
+            # The parts are not decoded yet: a slash in a name is `%2F`.
             parts = resource.split("/")
             if len(parts) in (2, 3):
                 vhost, name, *key = map(Wildcard, parts)

@@ -92,7 +92,7 @@ class Route:
         self.stored = stored = [placement.queue for placement in self.placements]
         self.is_durable = any(queue.durable for queue in stored)
         self.is_simple = bool(stored) and self.is_routed and not self.limited
-        # When it is safe would differ from queue to queue.
+        # A message would be safe in one queue earlier than in another.
         for queue in stored:
             if queue.durable != self.is_durable or queue.keeps_transient:
                 self.is_simple = False
@@ -364,7 +364,8 @@ class Router:
             try:
                 next_route, is_repeatable = self._route_of_message(envelope)
             except PreconditionFailedError:
-                # Those before it were published before it, and are not refused with it.
+                # The messages before the refused one were published before it, and are not refused
+                # with it.
                 yield route, known, messages[first:index]
                 raise
             if next_route is not route:

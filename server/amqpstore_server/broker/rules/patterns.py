@@ -136,7 +136,7 @@ def pattern_of(expression: str, owner: str) -> Pattern | None:
         return None
 
 
-# The last character is no part of it where what follows says that it may be missing.
+# A character that may be missing, as what follows it says, is not part of the text.
 _LITERAL = re.compile(r"\^((?:[A-Za-z0-9_:/@-]|\\[.+*?$^()\[\]{}|/-])*)(?![*?{])")
 
 

@@ -61,7 +61,7 @@ class _Index:
 
     def __init__(self, policies: Iterable[Policy]) -> None:
         self._by_prefix: dict[str, list[Policy]] = {}
-        # The first one that applies is then the one to choose, among those of its prefix.
+        # Of the policies with one prefix, the first that applies is then the right one.
         for policy in sorted(policies, key=_rank, reverse=True):
             self._by_prefix.setdefault(prefix_of(policy.pattern), []).append(policy)
         self._lengths = sorted({len(prefix) for prefix in self._by_prefix})

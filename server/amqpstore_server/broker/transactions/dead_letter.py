@@ -159,7 +159,8 @@ class DeadLetters:
         """
         for one in taken:
             transaction.ack(queue, one)
-            # All or none: with half of a run read, the rest would be acked without a letter.
+            # All messages of a run move, or none: with half of it read, the rest would be acked
+            # without a letter.
             messages = self._services.store.stored.read_all(one.run)
             if queue.letter_strategy is LetterStrategy.AT_LEAST_ONCE:
                 self._keep(transaction, queue, messages, reason, fate)

@@ -117,7 +117,7 @@ def replaying_dead_letters(
         if piece is None:
             yield
             continue
-        # Before the piece is taken: nothing is off its queue while others have their turn.
+        # Others have their turn before the piece is taken, so nothing is off its queue meanwhile.
         yield from room(services)
         if queue.is_deleted or queue.is_set_aside:
             handled.stopped = GONE
@@ -152,7 +152,7 @@ class _Letters:
         readable = [one for one in piece if one.message is not None]
         if len(readable) < len(piece):
             handled.skip(UNREADABLE, len(piece) - len(readable))
-        # One by one, as each may go elsewhere or stay.
+        # Messages are replayed one by one, as each may go elsewhere or stay.
         returning = [
             (one, [message])
             for taken, messages in take(self._queue, readable)
@@ -174,7 +174,7 @@ class _Letters:
             commit(self._services, transaction)
         except Exception as error:
             transaction.undo()
-            # All of them, going or not: the transaction has taken none.
+            # All messages go back, whether they were to go or not: the transaction has taken none.
             put_back(self._queue, returning)
             if not isinstance(error, ResourceExhaustedError):
                 raise

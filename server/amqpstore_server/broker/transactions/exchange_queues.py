@@ -70,8 +70,8 @@ class ExchangeQueues:
             )
             parsed = parse_envelope(envelope.exchange, envelope.routing_key, raw, properties)
             messages = [Message(parsed, message.body) for message in group]
-            # From this exchange, whoever published where: an exchange before it has routed the
-            # message once already.
+            # Routing starts from this exchange, wherever the message was published: an exchange
+            # before it has routed it once already.
             route = self._router.route_from(exchange, parsed, decode_properties(raw))
             if route.queues:
                 count += len(messages)

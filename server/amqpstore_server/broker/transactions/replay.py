@@ -114,7 +114,7 @@ class Replays:
         request = ReplayRequest.of(envelope)
         if (kept := self._histories.of(request.source)) is not None:
             yield from self._histories.arriving(kept)
-        # After the wait: it may have been deleted in it.
+        # The queue may have been deleted during the wait.
         target = self._queues.get(request.target)
         if kept is None or kept.is_deleted or target is None or not target.is_listed:
             return ReplayOutcome.NOWHERE
@@ -197,7 +197,7 @@ class Replays:
                     continue
                 room -= len(message.body) + len(envelope.properties) + _MESSAGE_BYTES
                 if room < 0:
-                    # They are in memory until the commit. The error says where to go on.
+                    # The messages are in memory until the commit. The error says where to go on.
                     raise _too_much(request, envelope, most)
                 group.append(Message(parsed, message.body))
                 if left is not None:

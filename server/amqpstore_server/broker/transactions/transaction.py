@@ -333,7 +333,7 @@ def move(
         transaction.commit()
     except Exception as error:
         transaction.undo()
-        # Also for an error that was not foreseen: what was taken off a queue has to be
+        # This covers errors that were not foreseen: what was taken off a queue has to be
         # somewhere.
         for run in taken:
             queue.backlog.put_back(run)

@@ -443,14 +443,15 @@ class Forwarding:
             seen = walk.step(most)
             going, stays, fates = self._plan(transaction, seen)
             runs = take(letters, going)
-            # Planned to go on and still here would be in both places after the commit.
+            # A letter that is planned to go on and is still here would be in both places after the
+            # commit.
             _check_all_taken(runs, len(going), letters)
             for taken, _ in runs:
                 transaction.ack(letters, taken)
             commit(services, transaction)
         except Exception as error:
             transaction.undo()
-            # In their old places, so the order among the letters stays.
+            # Letters go back to their old places, so their order stays.
             put_back(letters, runs)
             if isinstance(error, ReadLaterError):
                 letters.backlog.read_later(error)
@@ -494,7 +495,7 @@ class Forwarding:
         for candidate in seen:
             letter = candidate.message
             if letter is None:
-                # It stays in its place; others that can be read go on past it.
+                # The letter stays in its place; others that can be read go on past it.
                 stays[UNREADABLE] += 1
                 continue
             if reason := self._stops(letter):

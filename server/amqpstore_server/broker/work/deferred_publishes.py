@@ -138,7 +138,7 @@ class DeferredPublishes:
         entries = self.entries
         if not entries:
             return
-        # Taken off first: what follows may come here again, as `_refuse` does.
+        # The entries are taken off first: what follows may come here again, as `_refuse` does.
         self.entries = []
         self._byte_count = 0
         try:

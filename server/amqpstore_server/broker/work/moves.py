@@ -72,7 +72,7 @@ class Moves:
         self._waiting[work] = None
 
     def _go_on(self) -> None:
-        # Taken off first: what finds no room yet waits again.
+        # The line is taken off first: work that finds no room yet waits again.
         waiting, self._waiting = self._waiting, {}
         for work in waiting:
             called(work)

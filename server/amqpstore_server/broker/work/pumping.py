@@ -42,7 +42,7 @@ class Pumping:
         must_moves_wait, whether no messages are moved or dropped.
         """
         services, agenda = self._services, self._agenda
-        # First: what was published in this round can be handed out in it.
+        # Publishes are flushed first: what came in this round can be handed out in it.
         if services.deferred.entries:
             services.deferred.flush()
         if agenda.background:
@@ -80,12 +80,12 @@ class Pumping:
         """Let queues move and drop messages that could not go in earlier rounds."""
         services, agenda = self._services, self._agenda
         most = services.limits.max_handed_out
-        # As many as there are now: a queue that is not done yet goes to the end of the line.
+        # Each queue that waits now has one turn: one that is not done goes to the end of the line.
         for _ in range(len(agenda.unfinished)):
             if services.moves.must_wait or agenda.handed_out >= most:
                 return
             queue, _ = agenda.unfinished.popitem(last=False)
-            # This is its turn.
+            # The queue has its turn here, and not once more with the touched ones.
             agenda.touched.pop(queue, None)
             agenda.spent += services.limits.look_cost
             queue.pump(yields=True)

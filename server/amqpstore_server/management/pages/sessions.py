@@ -138,7 +138,8 @@ class Sessions:
     async def found(self, request: Request, now: float) -> tuple[WebSession, Identity] | None:
         """Return the session of a request and who it is; None if it has to log in."""
         cookie = request.cookies.get(COOKIE, "")
-        # By a digest: neither the file nor this process has what a browser would have to send.
+        # Sessions are found by a digest: neither the file nor this process has what a browser
+        # would have to send.
         session = self._sessions.get(_digest(cookie))
         now_ms = self._clock.wall_ms()
         if session is None or session.ends_at_ms <= now_ms:
@@ -193,11 +194,11 @@ class Sessions:
 
     async def _write(self) -> None:
         """Write the sessions; without that, they end with the process."""
-        # One after the other: an older list must not replace a newer one.
+        # Lists are written one after the other: an older one must not replace a newer one.
         async with self._writing:
             kept = []
             for cookie, session in self._sessions.items():
-                # A token would be of use to whoever reads the file.
+                # A token would be of use to anybody who reads the file.
                 if not session.token:
                     session.written_ms = session.ends_at_ms
                     kept.append(

@@ -104,7 +104,8 @@ class _Index:
             return None
         for run in live_runs(entries, state, 0, MOST):
             queue.put(run)
-        # One of the two is damaged: the accounts decide, once all files are read.
+        # If they differ, the bits or their number are damaged: the accounts decide, once all files
+        # are read.
         acked = Bits.of(state.acked, state.entries)
         if acked.count(1) != state.acked_count:
             self._doubtful.append((queue, entries, state))
@@ -119,7 +120,7 @@ class _Index:
         for index, block in indexes:
             if block is None:
                 continue
-            # Which bits of the row are those of this block is not known.
+            # It is not known which bits of the row belong to this block.
             if index < 0:
                 self._put_unsure(queue, block)
             else:
