@@ -61,8 +61,6 @@ def find_misplaced(
         if index_key(name) and files.type_of(f"{directory}/{INDEX}/{name}") is FileType.FILE
     }
     found = list(find_files(files, directory, store_id, but=indexed))
-    # A second copy of a file that is in its place is a backup that somebody has left, and not a
-    # loss.
     at_home = {one.path for one in found if one.path == one.home(directory)} | indexed
     for one in found:
         home = one.home(directory)

@@ -108,8 +108,7 @@ def _newer(
             file.close()
     except FileNotFoundError:
         return None
-    # The file cannot be looked at and may hold the only copy, so it is kept, and not removed as
-    # left over.
     except OSError as error:
+        # The file may hold the only copy: it is kept, and not removed as left over.
         return NewerMessages(path, error=str(error))
     return NewerMessages(path, first, last, offset, end - offset) if first else None

@@ -71,8 +71,7 @@ class BodyReader:
             else:
                 found = self._log.read(first_id, stretch)
             if not isinstance(found, list):
-                # What was read so far is served first. The error is met again by the next call,
-                # and then stands for one message.
+                # The next call meets the error again, and then it stands for one message.
                 return messages or found
             messages += found
             size += body_bytes(found)

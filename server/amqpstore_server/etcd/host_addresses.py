@@ -111,8 +111,7 @@ def connecting_to(addresses: HostAddresses, kind: Any) -> Callable[..., HTTPConn
                 else:
                     return made
                 finally:
-                    # The name is restored, as TLS checks the certificate against it and the next
-                    # connection asks for it.
+                    # TLS checks the certificate against it, and the next connection asks for it.
                     self._dns_host = host
             raise failure
 

@@ -101,7 +101,6 @@ def check_numbers(field: str, value: Any) -> None:
     level = [value]
     for depth in range(MAX_ARGUMENTS_DEPTH + 1):
         for one in level:
-            # An integer of any length is legal JSON; AMQP has 64 bits.
             if isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
                 raise ValueError(f"`{field}` has {one}; expected integers of at most 64 bits")
         containers = [one for one in level if isinstance(one, dict | list)]

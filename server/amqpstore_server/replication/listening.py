@@ -146,8 +146,7 @@ class MemberListener:
         secret = self._connections.secret
         found: MemberSocket = sock
         try:
-            # etcd was not read yet, so nothing could be proved: the peer comes again.
-            if secret is None:
+            if secret is None:  # etcd was not read yet: the peer comes again
                 sock.close()
                 return
             prepare(sock)

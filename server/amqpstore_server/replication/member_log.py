@@ -141,15 +141,13 @@ class MemberLog:
         for held in tail:
             if self.has(held):
                 return
-            # The deque has the last 64 batches, and `has` compares their checksums. Only older
-            # ones need the disk.
+            # Only batches that are older than the last 64 need the disk.
             with self._lock:
                 first = self._last[0].end.lsn if self._last else 0
             if held.position.lsn >= first:
                 continue  # `has` knows all of these
             found = self._named(held.position.lsn)
-            # The same number with another checksum is a batch of another leader: the logs have
-            # parted before it, and the next older one is tried.
+            # The same number with another checksum is a batch of another leader.
             if found is None or found.checksum != held.checksum:
                 continue
             with self._lock:

@@ -36,8 +36,6 @@ def plugged_in() -> dict[str, type[Exchange]]:
     found: dict[str, type[Exchange]] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
-            # Which of the two is loaded first depends on the order of installation: neither should
-            # decide what a durable exchange does.
             if entry.name in found:
                 raise TypeError("another package provides a type of that name")  # noqa: TRY301
             found[entry.name] = _load(entry)

@@ -159,8 +159,6 @@ class DeadLetters:
         """
         for one in taken:
             transaction.ack(queue, one)
-            # All messages of a run move, or none: with half of it read, the rest would be acked
-            # without a letter.
             messages = self._services.store.stored.read_all(one.run)
             if queue.letter_strategy is LetterStrategy.AT_LEAST_ONCE:
                 self._keep(transaction, queue, messages, reason, fate)
