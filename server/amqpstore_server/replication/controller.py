@@ -194,8 +194,7 @@ class Controller:
 
         self._tell(stop)
         until = time.monotonic() + _RESIGNED_S
-        # Only what was asked of etcd is waited for, with a limit: a stop must not hang where etcd
-        # does.
+        # The wait has a limit: a stop must not hang where etcd does.
         while self._attempts and time.monotonic() < until:
             time.sleep(_TICK_S)
         self._closed.set()
@@ -220,8 +219,7 @@ class Controller:
         """Let something happen to the state machine, under its lock, and obey it."""
         with self._lock:
             try:
-                # The clock is read under the lock: two threads could otherwise bring their times
-                # in the wrong order.
+                # Under the lock, or two threads could bring their times in the wrong order.
                 result = happen(self.member, time.monotonic())
                 self._obey()
             except BaseException as error:
@@ -395,8 +393,7 @@ class Controller:
         self._dialer.dial(dial.address, secret, self._connected, purpose)
 
     def released(self, term: int) -> None:
-        # Both change in one step: between the two, a tick would judge a leader without a
-        # companion.
+        # In between, a tick would judge a leader without a companion.
         with self._lock:
             companion = LeaderCompanion(self, self.log, self._directory, term)
             self._companion = companion
@@ -495,8 +492,7 @@ class Controller:
     def _let_in(self, sock: MemberSocket) -> None:
         """Have a client accepted that a follower passes on."""
         try:
-            # Over TLS between members the client would have to be read here, to be passed on in
-            # another connection.
+            # With TLS between members, the client would have to be read here and passed on.
             if not isinstance(sock, socket.socket):
                 raise ProxyHeaderError("clients are not passed on over TLS")  # noqa: TRY301
             client = ProxiedSocket.of(sock)

@@ -3,6 +3,8 @@ settling of deliveries.
 
 Ready messages are in its `backlog`; `dispatch` decides which consumer gets them, `waiting` serves
 gets, and both take them from there.
+
+Past 600 lines because everything that is done with a queue goes through this one door.
 """
 
 from __future__ import annotations
