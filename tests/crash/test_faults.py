@@ -159,10 +159,10 @@ def check_what_came_of_it(
 
 @pytest.mark.rounds(1)
 @pytest.mark.parametrize("kind", FaultKind)
-def test_a_sixth_of_the_calls_that_fail(
+def test_a_twelfth_of_the_calls_that_fail(
     kind: FaultKind, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
-    fail_calls(kind, caplog, seed, images=2, share=6)
+    fail_calls(kind, caplog, seed, images=2, share=12)
 
 
 @pytest.mark.long

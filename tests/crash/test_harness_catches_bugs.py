@@ -332,6 +332,7 @@ def test_a_bug_in_filling_segments_is_caught(
     assert found == FILLING_BUGS[bug]
 
 
+@pytest.mark.long
 def test_without_a_bug_in_filling_segments_nothing_is_violated() -> None:
     explorer = Explorer(open_filled_store, "bugs", images_an_operation=40, images_in_recovery=3)
     trace = record(filled_history, open_filled_store)

@@ -329,7 +329,7 @@ def of_one_segment(content: bytes) -> dict[str, object]:
 
 # What is left of the header of a damaged record does not say which batch it is of.
 @example([("zeros", 1039, 210)])
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.lists(changes, min_size=1, max_size=3))
 def test_all_readers_of_a_damaged_log_agree_with_recovery(
     all_changes: list[tuple[str, int, int]],
@@ -439,7 +439,7 @@ hurt_logs = given(
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @hurt_logs
 def test_all_readers_of_a_log_of_several_segments_agree_with_recovery(
     all_hurts: list[Hurt], noted: set[int], torn: set[int]
