@@ -105,6 +105,7 @@ class AdminSocket:
         free = trio.Semaphore(_MAX_CLIENTS)
         async with trio.open_nursery() as nursery:
             while True:
+                # Further commands wait in the socket's backlog.
                 await free.acquire()
                 try:
                     client, _ = await self._listener.accept()

@@ -392,6 +392,7 @@ def load(path: str, max_bytes: int = _MAX_FILE_BYTES) -> Definitions:
     """
     try:
         read = _read(path, max_bytes)
+        # Entries are counted before anything is built of them.
         for _ in counting_json("it", read, MAX_DEFINITION_ENTRIES):
             pass
         content = msgspec.json.decode(read)

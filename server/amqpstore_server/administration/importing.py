@@ -101,6 +101,7 @@ def apply_definitions(
     is_done = False
     while not is_done:
         broker.services.work["definitions"] = None
+        # All that a step declares is one commit.
         store.definitions.begin_group()
         some = list(islice(each, at_once))
         store.definitions.end_group()
@@ -187,6 +188,7 @@ def _declaring(definitions: Definitions, broker: Broker, left_out: list[str]) ->
                 connection=None,
             )
         yield
+    # Bindings come last: both of their ends have to be there.
     for binding in definitions.bindings:
         with _noting(
             left_out, "binding", binding.vhost, f"{binding.source} -> {binding.destination}"

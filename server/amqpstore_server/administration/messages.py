@@ -220,6 +220,7 @@ class Messages:
         queue.check_served(vhost)
         # Before that it cannot be undone.
         yield from durable(self._broker.services)
+        # The queue may have been deleted, or the time be up, during the wait.
         purged = queue.purges.last
         if purged is None:
             raise AdministrationError(
