@@ -206,6 +206,7 @@ class ManagementApp:
     ) -> Answer:
         method = "GET" if request.method == "HEAD" else request.method
         allowed = ", ".join(sorted({"OPTIONS", *routes, *(["HEAD"] if "GET" in routes else [])}))
+        # The preflight of a browser comes without a login.
         if method == "OPTIONS":
             return Answer(headers={"allow": allowed})
         route = routes.get(method)

@@ -163,6 +163,7 @@ def _number(query: QueryParams, name: str, default: int) -> int:
     if text is None:
         return default
     try:
+        # Digits without end would take long to convert.
         number = int(text) if len(text) < 20 else _MAX_NUMBER
     except ValueError:
         raise bad_request("Pagination parameters are invalid") from None

@@ -145,6 +145,8 @@ async def publish(call: Call) -> Answer:
     try:
         channel.select_confirms()
         call.context.broker.services.statistics.message_sizes.observe(len(payload))
+        # With `mandatory`, the channel says whether the message was routed, and so does the
+        # answer.
         channel.publish(envelope, [Message(envelope, payload)], Flags(mandatory=True))
         channel.confirm_published()
         call.context.wake()

@@ -71,6 +71,7 @@ async def put_vhost(call: Call) -> Answer:
     administration = call.context.administration
     present = call.context.broker.vhosts.get(name)
     before = present.metadata if present else {}
+    # What the body does not say stays as it is.
     try:
         asked = VirtualHostDefinition(
             name=name,
