@@ -1,4 +1,4 @@
-"""What an attacker does to a broker process, and what it costs the broker."""
+"""Clients that attack a broker process, and measurements of what an attack costs the broker."""
 
 import contextlib
 import os

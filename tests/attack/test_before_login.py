@@ -1,4 +1,4 @@
-"""Who has not logged in can have nothing kept, and keeps nobody out."""
+"""A client that has not logged in makes the broker keep nothing, and keeps no other client out."""
 
 import os
 import socket
@@ -86,8 +86,9 @@ def test_silent_connections_leave_the_store_its_descriptors(small_broker: Broker
 
 
 def test_clients_beyond_the_descriptors_are_refused(small_broker: BrokerProcess) -> None:
-    """Those who have logged in stay; who comes when all places are taken is told so by the end
-    of its socket."""
+    """Clients that have logged in stay connected; a client that comes when all descriptors are
+    taken has its socket closed.
+    """
     with WireClient.connected(small_broker.url, channels=1) as first:
         clients: list[WireClient] = []
         try:
@@ -118,14 +119,16 @@ def test_random_bytes_before_login_cost_nothing(broker: BrokerProcess) -> None:
 
 
 def test_wrong_passwords_take_the_memory_of_two_checks(broker: BrokerProcess) -> None:
-    """And a login that was right before does not wait for them, nor one of another user."""
+    """Neither a login that was right before nor a login of another user waits for the wrong
+    ones.
+    """
     with WireClient.connected(broker.url):
         pass
     before, descriptors = forget_peak(broker), descriptor_count(broker)
     wrong = [WireClient.greeted(broker.url) for _ in range(60)]
     try:
         for number, client in enumerate(wrong):
-            # Each another one: a wrong login that is tried again costs no check.
+            # Each password differs: a wrong login that is tried again costs no check.
             client.send(start_ok(response=b"\x00guest\x00wrong %d" % number))
         with WireClient.connected(broker.url, channels=1) as known:
             known.expect_alive()

@@ -106,7 +106,7 @@ def test_idle_connections_are_cheap(data_directory: str, count: int) -> None:
 
 @contextlib.contextmanager
 def idle_clients(broker: BrokerProcess, count: int) -> Iterator[None]:
-    """That many clients, with a channel each."""
+    """Connect `count` clients that do nothing, with a channel each."""
     with contextlib.ExitStack() as clients:
         for _ in range(count):
             clients.callback(WireClient.connected(broker.url, channels=1).abort)
@@ -139,7 +139,9 @@ def test_all_channel_numbers_are_asked_for(target: BrokerProcess) -> None:
 
 
 def test_a_table_of_100_mb_is_not_read(target: BrokerProcess) -> None:
-    """As properties of the client, of a message, and of a queue: refused by what it announces."""
+    """A table among the properties of a client, of a message or of a queue is refused because of
+    the size that it announces.
+    """
     before = forget_peak(target)
     huge = 100 * MIB
     with WireClient.greeted(target.url) as client:
@@ -230,9 +232,9 @@ def wrong_login(broker: BrokerProcess, host: str, user: str, password: str) -> s
 def test_a_right_login_does_not_wait_for_40_wrong_ones(
     with_legacy_user: BrokerProcess, user: str, hosts: int, users: int, passwords: int
 ) -> None:
-    """They are for the same user or for many, from one address or from many, and no right login is
-    remembered: neither the first one nor those that follow, as of a client that connects for each
-    message, wait for more than a few checks.
+    """The wrong logins are for the same user or for many, from one address or from many, and no
+    right login is remembered. Neither the first right login nor the next ones, as of a client that
+    connects for each message, wait for more than a few checks.
 
     A check takes a tenth of a second of processor time: that is counted, because it is the same on
     a busy machine, in checks, because a slow machine takes longer for each.
@@ -240,8 +242,8 @@ def test_a_right_login_does_not_wait_for_40_wrong_ones(
     broker = with_legacy_user
     with WireClient.connected(broker.url):
         began = cpu_s(broker)
-        with wrong_login(broker, "127.0.0.50", "guest", "wrong") as one:
-            wait_until(partial(is_closed, one), "refused")
+        with wrong_login(broker, "127.0.0.50", "guest", "wrong") as refused:
+            wait_until(partial(is_closed, refused), "refused")
         check_s = cpu_s(broker) - began
     wrong = [
         wrong_login(
@@ -310,7 +312,7 @@ def test_a_peer_has_no_more_connections_than_it_may(data_directory: str) -> None
 def test_who_comes_back_behind_a_crowd_that_left_does_not_meet_itself(
     broker: BrokerProcess,
 ) -> None:
-    """Its exclusive queue has gone with its former connection."""
+    """The client's exclusive queue has gone with its former connection."""
     crowd = [WireClient.connected(broker.url, channels=1) for _ in range(300)]
     crowd[-1].declare_queue("its own")
     for client in crowd:

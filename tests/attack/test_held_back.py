@@ -144,7 +144,7 @@ def test_of_too_many_that_wait_those_of_the_peer_that_has_most_go(tmp_path: Path
 def test_publishers_without_disk_space_fill_their_sockets_only(
     tmp_path: Path, publishers: ExitStack
 ) -> None:
-    """Nobody can publish; what they had begun to send stays where it is."""
+    """No client can publish; the bytes that publishers had begun to send stay in their sockets."""
     with serving(tmp_path, "least_free_bytes = 0\n") as broker:
         pushed(broker, publishers, 1)
         (tmp_path / "amqpstore.toml").write_text(f"least_free_bytes = {1 << 60}\n")

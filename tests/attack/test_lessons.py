@@ -162,7 +162,7 @@ NAMES_A_ROUND = 300
 
 
 def make_up_names(url: str, round_number: int) -> None:
-    """Use names that nobody has used before, wherever a client may choose one, and leave."""
+    """Use new names wherever a client may choose a name, and disconnect."""
     names = [f"made-up.{round_number}.{number}" for number in range(NAMES_A_ROUND)]
     with WireClient.connected(url, channels=1) as client:
         for name in names:
@@ -199,8 +199,8 @@ def make_up_names(url: str, round_number: int) -> None:
 
 
 def test_names_that_clients_make_up_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever they name. What is remembered to save time is emptied here, or made small; its size
-    is a limit of its own. The rest is counted in blocks of memory, of which a name that is kept
+    """No kind of name stays in memory. Caches, whose sizes have limits of their own, are emptied
+    here or made small. Everything else is counted in blocks of memory, of which a name that is kept
     takes several.
     """
     monkeypatch.setattr(permissions, "_REMEMBERED", 10)
@@ -242,7 +242,7 @@ def test_nothing_is_deserialised_into_code() -> None:
 
 
 def test_a_header_of_another_user_is_refused(target: BrokerProcess) -> None:
-    """What consumers may trust about the publisher cannot be made up by it."""
+    """A publisher cannot make up the user ID, which consumers may trust."""
     with connect(target.url) as connection:
         channel = connection.channel()
         channel.queue_declare("trust", exclusive=True)
@@ -296,8 +296,8 @@ def test_a_hash_of_any_header_is_a_route(target: BrokerProcess) -> None:
             taken, _, _ = channel.basic_get("to-hash")
             assert taken is not None
             channel.basic_reject(taken.delivery_tag or 0, requeue=False)
-        found = channel.queue_declare("hashed", passive=True).method.message_count
-        assert found == 2 * len(odd)
+        count = channel.queue_declare("hashed", passive=True).method.message_count
+        assert count == 2 * len(odd)
         channel.exchange_delete("by-header")
 
 

@@ -98,7 +98,7 @@ def connect_with_tls(broker: BrokerProcess, files: TlsFiles) -> socket.socket:
 
 
 def answered(client: socket.socket) -> bytes:
-    """What is answered before the connection is closed."""
+    """Return what the broker answers before it closes the connection."""
     found = bytearray()
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         while part := client.recv(1 << 16):
@@ -181,7 +181,7 @@ NO_WINDOW = b"\0\0\6\4\0\0\0\0\0" + b"\0\4\0\0\0\0"
 
 @pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])
 def test_http_2_is_not_spoken(broker: BrokerProcess, files: TlsFiles, has_tls: bool) -> None:
-    """Nobody bounds what its streams cost, before a login too."""
+    """HTTP/2 is refused before a login too: its streams would cost memory without a bound."""
     with connect_with_tls(broker, files) if has_tls else connect(broker) as client:
         client.sendall(PREFACE + NO_WINDOW)
         assert answered(client).startswith(b"HTTP/1.1 505 HTTP Version Not Supported\r\n")
@@ -271,7 +271,7 @@ def test_a_client_that_reads_no_answers_costs_little(broker: BrokerProcess) -> N
 
 
 def test_gets_of_large_messages_take_turns(broker: BrokerProcess) -> None:
-    """Each takes its body several times until it is sent."""
+    """Each get holds several copies of its message's body until the answer is sent."""
     size, count = 8 * MIB, 12
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
@@ -281,12 +281,12 @@ def test_gets_of_large_messages_take_turns(broker: BrokerProcess) -> None:
             channel.basic_publish("", "large", b"x" * size)
         before = forget_peak(broker)
         wanted = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
-        found: list[int] = []
+        sizes: list[int] = []
 
         def get() -> None:
             with ManagementClient(url_of(broker)) as api:
                 answer = api.request("POST", "/queues/%2F/large/get", json=wanted)
-                found.append(len(answer.json()[0]["payload"]) if answer.json() else 0)
+                sizes.append(len(answer.json()[0]["payload"]) if answer.json() else 0)
 
         threads = [threading.Thread(target=get) for _ in range(count)]
         for thread in threads:
@@ -294,7 +294,7 @@ def test_gets_of_large_messages_take_turns(broker: BrokerProcess) -> None:
         for thread in threads:
             thread.join()
         channel.queue_delete("large")
-    assert found == [size] * count
+    assert sizes == [size] * count
     grown = peak_bytes(broker) - before
     assert grown < 8 * size, f"{grown / size:.1f} times the size of a message"
 

@@ -1,4 +1,4 @@
-"""Memory that is short blocks those who publish, and nobody else, and does not stay short."""
+"""A shortage of memory blocks publishers only, and it ends."""
 
 import contextlib
 import os
@@ -130,7 +130,7 @@ def _ready(channel: BlockingChannel, queue: str) -> int:
 
 
 def test_halves_of_bodies_do_not_keep_the_alarm_raised(tmp_path: Path) -> None:
-    """Their senders are blocked, so nothing but the broker can end that."""
+    """The senders of these bodies are blocked, so only the broker can end the shortage."""
     watermark = 96 * MIB
     with configured(tmp_path, f"memory_watermark = {watermark}\n") as (broker, _):
         with WireClient.connected(broker.url):
@@ -168,8 +168,8 @@ def full_speed(broker: BrokerProcess, seconds: float) -> list[int]:
         consumer.expect(BASIC_CONSUME_OK, 1)
         half_s = seconds / 2
         is_over = threading.Event()
-        one = publish_method(1, "q") + header(1, 10_000, PERSISTENT) + body(1, bytes(10_000))
-        batch = one * 100
+        message = publish_method(1, "q") + header(1, 10_000, PERSISTENT) + body(1, bytes(10_000))
+        batch = message * 100
         sent_bytes = 0
 
         def batches() -> Iterator[bytes]:

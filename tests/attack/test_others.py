@@ -1,5 +1,5 @@
-"""What others have beside each attack of `tests.bench`: their rate, their logins, and
-memory that is given back.
+"""Other clients keep their rate and their logins beside each attack of `tests.bench`, and the
+memory that it took is given back.
 """
 
 import pytest

@@ -16,13 +16,15 @@ SETTLES, ROUNDS = 30, 100
 """Rounds after which caches and the allocator have what they need, and all of them."""
 
 MEASURED = 10
-"""In so many rounds memory is looked at: it goes up and down by some MiB."""
+"""The number of rounds in which memory is measured: it goes up and down by some MiB."""
 
 MOST = 1.1
 
 
 def administers(client: ManagementClient, which: int) -> None:
-    """What an operator makes and deletes, and looks at, under names that are new each time."""
+    """Do an operator's work: create, look at and delete things, under names that are new each
+    time.
+    """
     user, vhost = f"user-{which}", f"vhost-{which}"
     client.put(f"/vhosts/{vhost}", {})
     client.put(f"/users/{user}", {**PASSWORD, "tags": "management"})

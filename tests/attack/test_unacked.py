@@ -1,4 +1,6 @@
-"""What a consumer without a prefetch limit takes and does not ack: bounded in memory, and whole."""
+"""Messages that a consumer without a prefetch limit takes and does not ack are bounded in memory,
+and whole.
+"""
 
 import hashlib
 from collections.abc import Generator

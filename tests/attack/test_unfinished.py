@@ -1,4 +1,6 @@
-"""What is not published yet is counted, and bounded: halves of bodies, and open transactions."""
+"""Messages that are not published yet (halves of bodies, open transactions) are counted, and
+bounded.
+"""
 
 import os
 import struct
@@ -146,7 +148,7 @@ def test_what_was_committed_counts_no_more(target: BrokerProcess, name: str) -> 
 
 
 def test_of_many_connections_those_that_have_most_go(target: BrokerProcess) -> None:
-    """Those that have little keep what they have. How many go depends on the room in buffers."""
+    """Connections that hold little keep it. How many are closed depends on the room in buffers."""
     clients = [WireClient.connected(target.url, channels=2) for _ in range(4)]
     try:
         clients[0].send(publish_method(1, "nowhere"), header(1, 10), body(1, b"half "))

@@ -1,4 +1,4 @@
-"""What a client does not read is bounded, whatever it is, and the others are served."""
+"""Output of any kind that a client does not read is bounded, and other clients are served."""
 
 import time
 from collections.abc import Generator
@@ -29,7 +29,9 @@ from tests.conformance.wire_client import (
 from tests.waiting import wait_until
 
 BOUND = 96 * MIB
-"""What a client may cost, whatever it leaves unread: some reads, an outbox, and the allocator."""
+"""Memory that a client may cost, whatever it does not read: some reads, an outbox, and the
+allocator.
+"""
 
 RECOVER_ASYNC = (60, 100)
 
@@ -108,7 +110,7 @@ def test_declares_whose_answers_are_not_read(target: BrokerProcess) -> None:
 
 
 def test_who_reads_again_gets_it_all(target: BrokerProcess) -> None:
-    """What was held up is done then, in its order."""
+    """The work that was held up is done then, in its order."""
     count = 300
     with WireClient.connected(target.url, channels=1) as client:
         client.socket.settimeout(20)

@@ -1,4 +1,6 @@
-"""What waits in queues is bounded in memory, bodies and properties alike, and is all there."""
+"""Messages that wait in queues are bounded in memory, bodies and properties alike, and none is
+lost.
+"""
 
 import os
 import struct
@@ -25,7 +27,9 @@ BOUND = 384 * MIB
 of them take, which is about 540 MiB."""
 
 CONFIRMED_AT_ONCE = 100
-"""So that a slow disk has no more than that to write."""
+"""Messages published before the next wait for confirms, so that a slow disk has no more to
+write.
+"""
 
 DURABLE = 0b00010
 COUNT = 4000
@@ -64,6 +68,6 @@ def test_properties_of_empty_messages(broker: BrokerProcess, bits: int, delivery
         for number in range(COUNT):
             client.send(basic_get(1, "q", no_ack=True))
             client.expect(BASIC_GET_OK, 1)
-            found, _ = client.expect_content()
-            assert found == properties(number, junk, delivery_mode)
+            received, _ = client.expect_content()
+            assert received == properties(number, junk, delivery_mode)
         assert peak_bytes(broker) - before < BOUND

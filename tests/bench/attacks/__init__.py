@@ -1,4 +1,4 @@
-"""What others have of a broker while one client attacks it: `python -m tests.bench attacks`.
+"""Service that other clients get while one client attacks: `python -m tests.bench attacks`.
 
 - `settings`: the options, checked; `run`: one attack after the other, each by turns with none
   (what it shares with `stalls` is in `interference`).

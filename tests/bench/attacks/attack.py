@@ -1,4 +1,6 @@
-"""What all attacks have in common: begun, continued in small steps, ended, as often as asked."""
+"""The steps that all attacks have in common: each begins, goes on in small steps and ends, as often
+as asked.
+"""
 
 import contextlib
 import select

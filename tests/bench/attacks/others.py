@@ -27,7 +27,7 @@ _LOGIN_LIMIT_S = 30.0
 
 @dataclass
 class Slice:
-    """What the others had in some seconds."""
+    """Measurements of the other clients over some seconds."""
 
     began_ns: int
     ended_ns: int = 0

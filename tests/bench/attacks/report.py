@@ -13,7 +13,7 @@ _MIB = 1 << 20
 
 @dataclass
 class AttackResult:
-    """What others had beside one attack."""
+    """Measurements of the other clients beside one attack."""
 
     count: int
     failed: str = ""  # why it could not be measured
@@ -44,7 +44,7 @@ class AttackResult:
 
     @property
     def logins(self) -> Histogram:
-        """How long right logins took beside the attack."""
+        """Return how long right logins took beside the attack."""
         merged = Histogram()
         merged.merge([one.logins for one in self.attacked])
         return merged
@@ -76,7 +76,7 @@ class AttackResult:
 
 
 class AttackReport(CasesReport[AttackResult]):
-    """What others had, by attack."""
+    """Measurements of the other clients, by attack."""
 
     workload = "attacks"
 

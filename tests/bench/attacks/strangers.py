@@ -51,7 +51,9 @@ class Idle(Attack):
     count = 10_000
 
     def prepare(self) -> None:
-        """Open them. Raises: BenchError, if this process may not have so many files open."""
+        """Open the connections. Raises: BenchError, if this process may not have enough files
+        open.
+        """
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most < self.times + _SPARE_DESCRIPTORS:
             raise BenchError(f"only {most} files may be open here (ulimit -n): try a lower --scale")

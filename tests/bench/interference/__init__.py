@@ -1,4 +1,4 @@
-"""What one client has of a broker while another is at work: what `stalls` and `attacks` share.
+"""Measurements of one client while another works: the common base of `stalls` and `attacks`.
 
 - `settings`: the options of both, checked.
 - `quiet`: the client that makes small requests and waits; `dialogue`: a client that sends much in

@@ -28,7 +28,7 @@ _BODY_BYTES = 100
 _SETUP_LIMIT_S = 30.0
 
 Sample = tuple[int, int]
-"""When it was due, and how long it took: nanoseconds."""
+"""The time when a request was due, and how long it took, in nanoseconds."""
 
 
 @dataclass

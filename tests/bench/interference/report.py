@@ -1,4 +1,4 @@
-"""What the results of `bench stalls` and `bench attacks` have in common."""
+"""The common base of the results of `bench stalls` and `bench attacks`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CaseResult(Protocol):
-    """What was measured beside one case."""
+    """Measurements beside one case."""
 
     def figures(self) -> dict[str, object]:
         """Return the figures for JSON."""

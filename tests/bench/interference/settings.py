@@ -21,7 +21,7 @@ class Case(Protocol):
 
 @dataclass(frozen=True)
 class CaseSettings:
-    """Which cases to run, on which broker, and how much of each."""
+    """The cases to run, on which broker, and how much of each."""
 
     address: Address
     pid: int  # of the broker; 0: the process that listens on the port

@@ -1,4 +1,4 @@
-"""How long one client waits while another makes the broker work: `python -m tests.bench stalls`.
+"""Waits of one client while another keeps the broker busy: `python -m tests.bench stalls`.
 
 - `settings`: the options, checked; `run`: one disturbance after the other, each beside a quiet
   client (`interference`).

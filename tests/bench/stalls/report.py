@@ -9,7 +9,7 @@ from tests.bench.interference.report import CasesReport, print_reasons, shown_ms
 
 @dataclass
 class Stall:
-    """How long the quiet client waited beside one disturbance."""
+    """The waits of the quiet client beside one disturbance."""
 
     count: int
     refused: str = ""  # why the broker refused it
