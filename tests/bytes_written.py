@@ -1,4 +1,6 @@
-"""What this process writes to disks, and directories in which that is counted."""
+"""Counts of the bytes that this process writes to disks, and directories in which they are
+counted.
+"""
 
 import os
 import subprocess
@@ -13,13 +15,15 @@ KIB = 1024
 
 
 def process_bytes() -> int:
-    """What this process has made dirty for disks: the kernel counts whole units of its cache."""
+    """Return the bytes that this process has made dirty for disks: the kernel counts whole units of
+    its cache.
+    """
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
 
 
 def device_bytes(path: str) -> int:
-    """What the device of a path has written since its start, for whomever."""
+    """Return the bytes that the device of a path has written since its start, for any process."""
     number = os.stat(path).st_dev
     stat = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat")
     return int(stat.read_text().split()[6]) * 512

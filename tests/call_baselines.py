@@ -1,5 +1,5 @@
-"""How many calls a piece of work costs may be a tenth more than its baseline in `calls.toml`, not
-more: then a function can be extracted where it reads better, and what grows back is seen.
+"""A piece of work may cost a tenth more calls than its baseline in `calls.toml`, not more: so a
+function can be extracted where that reads better, and a slow growth of the cost is seen.
 
 A baseline belongs to a version of Python; a version that has none uses the newest one before it.
 `pytest --store-calls PATHS` stores what the tests count as the baselines of the running version.
@@ -88,7 +88,9 @@ class Baselines:
         assert not over, (name, over, most)
 
     def baselines(self) -> dict[str, Calls]:
-        """Return the baselines of the running version of Python, by what costs so many calls."""
+        """Return the baselines of the running version of Python, by the piece of work that they are
+        of.
+        """
         return baselines_of(VERSION, self._tables())
 
     def _tables(self) -> dict[str, dict[str, list[float]]]:

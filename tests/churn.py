@@ -1,4 +1,6 @@
-"""What comes and goes in a broker's days: each kind of it, some times over, and nothing is left."""
+"""Each kind of thing that comes and goes in a broker's days, made and removed several times
+over.
+"""
 
 import itertools
 import struct

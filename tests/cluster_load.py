@@ -45,10 +45,12 @@ class Source(NamedTuple):
 
 
 class History:
-    """What clients tried, and what they were told. `faults` says what should not have been.
+    """A record of what clients tried and what they were told. `faults` says what should not have
+    happened.
 
-    What a leader delivers need not be in its log yet, or be committed, and is forgotten if it dies.
-    It is known to be there if the same leader has confirmed what was published later.
+    A message that a leader delivers need not be in its log yet, or be committed, and is forgotten
+    if the leader dies. The message is known to be in the log if the same leader has confirmed one
+    that was published later.
     """
 
     def __init__(self) -> None:
@@ -59,12 +61,12 @@ class History:
         """Messages that came again, and not as redelivered, as a leader was lost in between."""
         self._faults: list[str] = []
         self._attempts: list[tuple[Position, ...]] = []
-        """What is in its queues as a whole, or not at all: a message, or a transaction."""
+        """Messages and transactions: each is in its queues as a whole, or not at all."""
         self._confirmed: set[Position] = set()
         self._delivered: dict[Position, tuple[str, float]] = {}
         """The member that delivered a message first, and when."""
         self._logged: dict[Source, float] = {}
-        """When the last message was sent that was confirmed on a connection."""
+        """The time when the last confirmed message of a connection was sent."""
         self._confirmed_at = time.monotonic()
         self._lock = threading.Lock()
 
@@ -274,12 +276,12 @@ class Load:
         return None, Source("", 0.0)
 
     def wait_for_confirms(self, count: int, timeout_s: float = 60.0) -> None:
-        """Wait until so many more have come."""
+        """Wait until `count` more confirms have come."""
         target = self.history.confirms + count
         wait_until(lambda: self.history.confirms >= target, self._group.logs, timeout_s)
 
     def goes_on_for(self, seconds: float) -> None:
-        """Return after so long, if confirms come all the time."""
+        """Return after some seconds, if confirms come all the time."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.wait_for_confirms(20)

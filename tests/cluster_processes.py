@@ -28,7 +28,7 @@ _LOGIN = re.compile(r"user (\w+) added, password (\S+)")
 
 
 def listening_port() -> int:
-    """Return a port that nobody listens on, and that no connection is given meanwhile: a member
+    """Return a port that no process listens on, and that no connection is given meanwhile: a member
     listens only while it leads.
     """
     while True:
@@ -159,7 +159,7 @@ class MemberProcess:
     def parameters(
         self, timeout_s: float = PATIENT_S, heartbeat_s: int | None = None
     ) -> pika.ConnectionParameters:
-        """How clients connect."""
+        """Return the parameters with which clients connect."""
         return pika.ConnectionParameters(
             self.host.address,
             self.port,
@@ -231,9 +231,9 @@ class GroupProcesses:
             Put(SECRET, {"secret": secrets.token_hex(32)}),
         ]
         cluster = self.client.read().cluster
-        for one in self.members:
-            one.create(store_id, cluster)
-            puts.append(Put(key_of(one.id), {"sync": True, "replicate": one.address}))
+        for member in self.members:
+            member.create(store_id, cluster)
+            puts.append(Put(key_of(member.id), {"sync": True, "replicate": member.address}))
         assert self.client.attempt(EtcdTransaction((), tuple(puts))).outcome == "done"
 
     def __enter__(self) -> Self:
@@ -298,7 +298,7 @@ class GroupProcesses:
         return "\n".join(one.log() for one in self.members)
 
     def seconds(self, condition: Callable[[], bool]) -> float:
-        """How long it takes until something holds."""
+        """Return how long it takes until a condition holds."""
         began = time.monotonic()
         self.wait(condition)
         return time.monotonic() - began

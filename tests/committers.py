@@ -37,7 +37,7 @@ class LaterDatasyncs:
         return True
 
     def close(self) -> None:
-        # A store that was abandoned has closed the file: whether it was synced, nobody learns.
+        # A store that was abandoned has closed the file: whether it was synced, no caller learns.
         self._file = None
 
 

@@ -180,7 +180,7 @@ def unreachable(only_what_is_new: None) -> Generator[Callable[[], Counter[str]]]
 
 @pytest.fixture
 def no_garbage() -> Generator[None]:
-    """That of other tests is collected at any moment: whatever is timed then takes longer."""
+    """Garbage of other tests is not collected during a test, which would lengthen what it times."""
     gc.collect()
     gc.disable()
     yield
@@ -195,7 +195,9 @@ def data_directory(tmp_path: object) -> str:
 
 @pytest.fixture(scope="module")
 def broker_type() -> type[BrokerProcess]:
-    """How brokers are started: a module whose tests are of the command itself says so."""
+    """The class that starts brokers: a module whose tests are of the command itself has another
+    one.
+    """
     return BrokerProcess
 
 

@@ -27,8 +27,8 @@ INSTALL = "apt-get install etcd-server, and then `systemctl disable --now etcd`"
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, and that no connection gets until somebody does: the
-    kernel gives those from 32,768 on.
+    """Return a port that no process listens on, and that no connection gets meanwhile: the kernel
+    gives connections ports from 32,768 on.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_768)
@@ -142,12 +142,12 @@ class EtcdCluster:
                 )
                 for number in range(size)
             ]
-            for one in self.members:
-                one.peers = self.members
+            for member in self.members:
+                member.peers = self.members
             try:
                 self.start()
             except AssertionError:
-                # Somebody else took one of the ports meanwhile.
+                # Another process took one of the ports meanwhile.
                 self.close()
                 if attempt == START_TRIES - 1:
                     raise

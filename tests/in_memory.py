@@ -32,7 +32,9 @@ def new_directory(parent: Path) -> tuple[Path, int]:
 
 
 def remove_dead(parent: Path) -> list[str]:
-    """Remove the directories of this user's runs that nobody has locked. Returns their names."""
+    """Remove the directories of this user's runs that no running process has locked. Returns their
+    names.
+    """
     removed = []
     for directory in sorted(parent.glob(f"{PREFIX}*")):
         try:

@@ -19,8 +19,8 @@ _PATIENCE_S = 60.0
 
 
 class Stampede(NamedTuple):
-    """How long it took until the last of many clients was served, and how often one was thrown
-    out.
+    """The result of many logins at once: how long it took until the last client was served, and how
+    often one was thrown out.
     """
 
     seconds: float
@@ -28,7 +28,7 @@ class Stampede(NamedTuple):
 
 
 def raise_descriptors(count: int) -> bool:
-    """Let this process, and those that it starts, open so many files. Returns whether it may."""
+    """Let this process, and those that it starts, open `count` files. Returns whether it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         return False

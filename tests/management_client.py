@@ -21,7 +21,9 @@ PASSWORD = {
     "password_hash": base64.b64encode(QuickHasher().hash("password").encode()).decode(),
     "hashing_algorithm": "argon2",
 }
-"""What a user is put with whose password is `password`; unlike others it takes no time to check."""
+"""The body that puts a user whose password is `password`, with a hash that takes no time to
+check.
+"""
 
 
 def managed(broker: BrokerProcess) -> BrokerProcess:
@@ -32,8 +34,8 @@ def managed(broker: BrokerProcess) -> BrokerProcess:
 
 @contextmanager
 def managed_broker(directory: Path) -> Generator[BrokerProcess]:
-    """A running broker with the API, in an empty directory, until the block ends. Nothing in it may
-    have raised what nobody expected.
+    """Run a broker with the API, in an empty directory, until the block ends. It may not have
+    logged a traceback.
     """
     with managed(BrokerProcess(str(directory / "data"), str(directory / "log"))) as process:
         process.start()

@@ -1,4 +1,4 @@
-"""What happens to a group of real processes: one fault, or two at a time, each for a while."""
+"""Faults that happen to a group of real processes: one, or two at a time, each for a while."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ Fault: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 class Nemesis:
     """Faults of a group's members, of its etcd and, where they have hosts and disks of their own,
-    of those. Each is a context: it is mended at the end.
+    of those. Each is a context: the fault is mended at the end of it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Nemesis:
         self._leader = group.members[0]
         self._follower = group.members[-1]
         self.ended: list[str] = []
-        """What members said that ended by themselves."""
+        """The last output of members that ended by themselves."""
         of_members: list[Fault] = [
             self.leader_is_killed,
             self.leader_is_killed_and_started,

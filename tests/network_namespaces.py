@@ -1,8 +1,8 @@
 """Hosts with a network of their own on this machine, which can be cut in pieces.
 
-Each host is a network namespace with one address. A router between them, a namespace too, drops
-what a cut host sends, or what one sends to another, or is slow with it: nobody is told, as with a
-real partition.
+Each host is a network namespace with one address. A router between them, a namespace too, drops or
+delays what a cut host sends, or what one sends to another: neither end is told, as with a real
+partition.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Host(Protocol):
-    """Where a process runs."""
+    """A host that a process runs on."""
 
     @property
     def address(self) -> str: ...
@@ -44,7 +44,7 @@ class _Loopback:
 
 
 LOOPBACK = _Loopback()
-"""This machine itself."""
+"""The host that is this machine itself."""
 
 
 def _run(*command: str, stdin: str = "") -> None:
@@ -61,7 +61,7 @@ class NetworkHost:
         self.address = f"10.77.{number}.2"
         self.gateway = f"10.77.{number}.1"
         self.interface = f"host{number}"
-        """Its end of the cable at the router."""
+        """The router's end of the cable."""
 
     def entered(self) -> AbstractContextManager[None]:
         return _entered(self.namespace)

@@ -35,7 +35,7 @@ CLOCKED = (
     amqpstore_server.loop.sockets,
     amqpstore_server.loop.rounds,
 )
-"""What times the reads of a client."""
+"""The modules that time the reads of a client."""
 
 
 class StillClock:
@@ -53,7 +53,7 @@ class StillClock:
         return self._now_s
 
     def thread_time(self) -> float:
-        """Return the same time: nobody else uses this processor."""
+        """Return the same time: no other thread uses this processor."""
         return self._now_s
 
 
@@ -121,7 +121,7 @@ async def some_clients(
 
 
 def wait_for_reads(app: App, count: int) -> None:
-    """Return when so many clients can be read: what was sent may arrive later."""
+    """Return when `count` clients can be read: what was sent may arrive later."""
     wait_readable(*(client._socket for client in app.connections), count=count)
 
 

@@ -16,7 +16,7 @@ WORKERS = 2
 """How many tests of a share run at a time."""
 
 MAX_MINUTES = 20
-"""What a share may take then."""
+"""The time that a share may take with this many workers."""
 
 
 class Proofs(NamedTuple):
@@ -24,7 +24,7 @@ class Proofs(NamedTuple):
 
     seed: int
     turn: int
-    """Which group of the rotation it is, from 1 on."""
+    """The group of the rotation whose turn it is, from 1 on."""
     always: dict[str, float]
     rotation: list[dict[str, float]]
 
@@ -41,5 +41,5 @@ class Proofs(NamedTuple):
 
     @property
     def minutes(self) -> float:
-        """What these take."""
+        """The minutes that the share takes."""
         return sum(self.share.values()) / WORKERS / 60

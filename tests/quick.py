@@ -22,10 +22,10 @@ SECONDS = 15
 WORKERS = 3
 
 ROOMS = {"amqpstore": "engine", "amqpstore_server": "server", "amqpstore_tools": "offline"}
-"""Where the unit tests of a package's rooms are that have no folder of their own."""
+"""The folders of the unit tests of a package's rooms that have no folder of their own."""
 
 Imports = Mapping[str, frozenset[str]]
-"""What each file of unit tests imports, by its path."""
+"""The modules that each file of unit tests imports, by its path."""
 
 
 def chosen(changed: Iterable[str], tests: Imports) -> list[str]:

@@ -46,14 +46,14 @@ OPTIONS = Options(
     limits=small_limits(entries_a_file=6, max_runs=2),
 )
 LEADER_OPTIONS = OPTIONS._replace(segment_bytes=1500, checkpoint_bytes=1 << 60)
-"""Its log is kept from the start, so that a follower can be compared with it, and catch up. It goes
-on in another segment before the follower would.
+"""Options that keep a leader's log from the start, so that a follower can be compared with it, and
+catch up. A leader begins another segment before the follower would.
 """
 
 NOW_MS = 1_700_000_000_000
 
 Content = dict[int, list[tuple[int, bytes, bool]]]
-"""What is ready in each queue, by id: sequence, body, and whether it was delivered before."""
+"""The ready messages of each queue, by id: sequence, body, and whether it was delivered before."""
 
 
 class Sealed(NamedTuple):
@@ -156,7 +156,7 @@ class Group:
     follower: FollowerStore | None = field(init=False, default=None)
     tell: Callable[[Told], None] = field(default=lambda _told: None)
     faults: Faults | None = None
-    """What goes wrong with the follower's files and catalog."""
+    """Faults of the follower's files and catalog."""
     committed: int = 0
     definitions: int = 0
     _defined: dict[str, dict[str, Value]] = field(init=False)
@@ -226,11 +226,11 @@ class Group:
         self.tell(Acked(follower.last.lsn))
 
     def copy(self, common: int, *, cut_off_behind: int | None = None) -> list[str]:
-        """Send the follower a copy of the leader's store, which takes the place of its own; all
-        files that it has not received already. Returns which.
+        """Send the follower a copy of the leader's store, which replaces its own: all files that it
+        has not received already. Returns the names of the files sent.
 
-        Args: common, the LSN of the last batch that both have; cut_off_behind, so many files, or
-        all, the follower is killed.
+        Args: common, the LSN of the last batch that both have; cut_off_behind, the number of files
+        after which the follower is killed (at the end if there are fewer), None for never.
         """
         follower = self.follower or self.start_follower()
         follower.adopt_term(self.term)
@@ -326,8 +326,8 @@ class Group:
             self.follower.housekeep()
 
     def lose_leader(self, *bodies: bytes) -> None:
-        """Have a leader of the next term that lacks a batch which the follower has acked, and
-        nobody committed.
+        """Have a leader of the next term that lacks a batch which the follower has acked, and which
+        was never committed.
         """
         assert self.follower is not None
         fork = self.leader_disk.fork()
@@ -363,7 +363,7 @@ class Group:
         self._go_on(disk)
 
     def lead_for_a_while(self, *bodies: bytes) -> None:
-        """Have the follower lead two terms, and write a batch that nobody else gets."""
+        """Have the follower lead two terms, and write a batch that no other member gets."""
         self.kill_follower()
         self.term += 1
         store = promoted(self.follower_disk, self.term)

@@ -30,7 +30,7 @@ class _OverError(BaseException):
 
 @dataclass(eq=False)
 class _Waiting:
-    """A thread that waits for its turn. `is_patient`: it goes on as well when nobody else can."""
+    """A thread that waits for its turn. `is_patient`: it also goes on when no other thread can."""
 
     name: str
     is_ready: Callable[[], bool]

@@ -27,11 +27,11 @@ _MAX_PACKET_BYTES = 65536
 _ADDRESSES = slice(12, 20)
 """Source and destination, in an IPv4 header."""
 BUFFERED_S = 0.5
-"""What a narrow link lets wait, in the time that it takes to send it."""
+"""The backlog that a narrow link lets wait, as the time that it takes to send it."""
 
 
 class Pace(NamedTuple):
-    """What a link does to a packet."""
+    """The delay and the bandwidth of a link."""
 
     delay_s: float = 0.0
     bytes_per_s: float = inf
@@ -42,7 +42,7 @@ class SlowLink:
 
     def __init__(self) -> None:
         self.paces: list[Pace] = []
-        """All that hold at once: delays add up, and the narrowest counts."""
+        """The paces that hold at once: delays add up, and the narrowest counts."""
         self._is_free_at = 0.0
         self._arrives_at = 0.0
 

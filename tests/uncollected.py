@@ -1,6 +1,6 @@
-"""What is freed at once when it is gone, and not when the garbage collector comes: it comes seldom
-here, by design, so what waits for it adds up. `conftest` has the fixtures `no_collections` and
-`unreachable`.
+"""Objects have to be freed as soon as they are not used, not when the garbage collector runs: it
+runs seldom here, by design, so what waits for it adds up. `conftest` has the fixtures
+`no_collections` and `unreachable`.
 """
 
 import gc
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def only_what_is_new() -> Generator[None]:
-    """Leave out of what `gc` looks through and shows what there was before: all that is loaded."""
+    """Hide from `gc`, and so from what it shows, all objects that exist before the block."""
     gc.collect()
     gc.freeze()
     yield

@@ -35,7 +35,7 @@ def wait_until(
 
 
 def wait_readable(*socks: HasDescriptor, count: int = 1) -> None:
-    """Wait until so many of these sockets can be read. (`select.select` takes no descriptor above
+    """Wait until `count` of these sockets can be read. (`select.select` takes no descriptor above
     1,023, and the process of the tests may have more.)
     """
     poll = select.poll()

@@ -29,7 +29,7 @@ class Xid(NamedTuple):
     branch_id: bytes
 
     def encoded(self) -> bytes:
-        """As an argument."""
+        """Return the identifier encoded as an argument."""
         return (
             struct.pack(">I", self.format_id)
             + short_string(self.global_id)

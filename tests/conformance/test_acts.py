@@ -26,7 +26,7 @@ ROOMS = (
     *("logins", "management", "replication", "administration"),
     *("etcd", "process", "app"),
 )
-"""What faces clients, other members, etcd and operators."""
+"""The rooms that face clients, other members, etcd and operators."""
 SERVER = Path(amqpstore_server.__file__).parent
 DECLARATIONS = {f"config/{name}.py" for name in ("config", "cluster", "checks", "effects")}
 HANDSHAKE = (methods.ConnectionStartOk, methods.ConnectionTuneOk, methods.ConnectionOpen)
@@ -38,7 +38,7 @@ def source(*, but: Iterable[str] = ()) -> str:
 
 
 def names() -> dict[str, set[str]]:
-    """What there is, by the table that has to have it."""
+    """Return the names that the code has, by the table that has to list them."""
     method = methods.decode_method(start(Product("a", "1"), ()))
     assert isinstance(method, methods.ConnectionStart)
     claimed = method.server_properties["capabilities"]

@@ -42,7 +42,7 @@ def default_of(by: str) -> str:
 
 
 def wrong_tests(cell: str) -> list[str]:
-    """What is wrong with the test that a row names."""
+    """Return what is wrong with the test that a row names."""
     name = NAME.fullmatch(cell)
     if name is None or name[2] not in functions_in(name[1]):
         return [f"there is no {cell}"]
@@ -69,7 +69,7 @@ def reaches(limit: str, test: str) -> bool:
 
 
 def findings(document: str) -> list[str]:
-    """What is wrong with the table."""
+    """Return what is wrong with the table."""
     found = []
     for row in table(document, "Limits"):
         cells = row.cells
@@ -94,7 +94,7 @@ def document() -> str:
 
 
 def limits(name: str) -> set[str]:
-    """What sets the limits of a document."""
+    """Return the settings and constants that set the limits of a document."""
     rows = table((SERVER / name).read_text("utf-8"), "Limits")
     return {row.cells["set by"].strip("`") for row in rows}
 

@@ -56,7 +56,7 @@ def opened(broker: BrokerProcess, user: str, vhost: str = "/") -> pika.BlockingC
 
 
 def refusal(broker: BrokerProcess, user: str, vhost: str = "/") -> str:
-    """Why a connection is refused: always with 530."""
+    """Return the reason why a connection is refused, always with 530."""
     with pytest.raises(ProbableAccessDeniedError) as caught:
         opened(broker, user, vhost)
     text = str(caught.value)
@@ -125,7 +125,9 @@ def test_a_virtual_host_has_a_number_of_exchanges(limited: BrokerProcess) -> Non
 
 
 def test_a_virtual_host_has_a_number_of_bindings(limited: BrokerProcess) -> None:
-    """Those to queues and to exchanges count; those of what was deleted do not."""
+    """Bindings to queues and to exchanges count; bindings of deleted queues and exchanges do
+    not.
+    """
     with opened(limited, "guest", "flat") as connection:
         channel = connection.channel()
         channel.exchange_declare("bound", "topic", durable=True)

@@ -54,7 +54,7 @@ class Consumer(Inbox):
 
 
 def wait_for_total(channel: BlockingChannel, inboxes: Sequence[Inbox], count: int) -> None:
-    """Return once the inboxes have so many messages together."""
+    """Return once the inboxes hold `count` messages together."""
     wait_until(channel, lambda: sum(held(*inboxes)) >= count)
     assert sum(held(*inboxes)) == count
 
@@ -80,7 +80,7 @@ def test_prefetch_size_limits_the_bytes_that_are_unacked(channel: BlockingChanne
 
 
 def settle_by_get(channel: BlockingChannel) -> None:
-    """As settle, leaving the prefetch of the channel as it is."""
+    """Do as `settle` does, but leave the prefetch of the channel as it is."""
     get(channel, queue(channel))
     channel.connection.process_data_events(time_limit=0)
 
@@ -263,7 +263,7 @@ def test_a_rejected_message_comes_back_where_there_is_no_other_consumer(
 def test_recover_without_requeue_redelivers_to_the_same_consumer(
     url: str, name: str, method_id: int
 ) -> None:
-    """F07, C109, C110: flagged, in order, under new tags, and to nobody else."""
+    """F07, C109, C110: flagged, in order, under new tags, and to no other consumer."""
     with WireClient.connected(url, channels=2) as client:
         client.declare_queue(name)
         client.send(basic_consume(1, name, "mine", no_ack=False))

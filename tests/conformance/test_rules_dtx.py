@@ -94,23 +94,23 @@ def test_the_model_is_that_of_x_open(url: str) -> None:
     with WireClient.connected(url, channels=2) as client:
         queue = unique()
         client.declare_queue(queue)
-        one, two = DtxChannel(client, 1), DtxChannel(client, 2)
-        assert one.start(name) == OK
-        assert two.start(name, JOIN) == OK
-        one.publish(queue, b"a")
-        two.publish(queue, b"b")
-        assert one.end(name, SUSPEND) == OK
-        assert one.start(other) == OK
-        assert one.end(other) == OK
-        assert one.prepare(other) == READ_ONLY
-        assert one.start(name, RESUME) == OK
-        assert one.get_timeout(name) == 0
-        one.set_timeout(name, 300)
-        assert two.get_timeout(name) == 300
-        assert one.end(name) == OK
-        assert two.end(name) == OK
+        first, second = DtxChannel(client, 1), DtxChannel(client, 2)
+        assert first.start(name) == OK
+        assert second.start(name, JOIN) == OK
+        first.publish(queue, b"a")
+        second.publish(queue, b"b")
+        assert first.end(name, SUSPEND) == OK
+        assert first.start(other) == OK
+        assert first.end(other) == OK
+        assert first.prepare(other) == READ_ONLY
+        assert first.start(name, RESUME) == OK
+        assert first.get_timeout(name) == 0
+        first.set_timeout(name, 300)
+        assert second.get_timeout(name) == 300
+        assert first.end(name) == OK
+        assert second.end(name) == OK
         assert client.ready(queue) == 0
-        assert two.commit(name, one_phase=True) == OK
+        assert second.commit(name, one_phase=True) == OK
         assert client.ready(queue) == 2
 
 

@@ -78,27 +78,27 @@ def functions_in(path: str) -> dict[str, str]:
 
 def findings(text: str) -> list[str]:
     """Return what is wrong with the table of a document."""
-    found = []
+    wrong = []
     listed = list(rows(text))
     counted = Counter(row[0] for row in listed)
-    found += [f"{rule}: no row" for rule in IDS if not counted[rule]]
-    found += [f"{rule}: {count} rows" for rule, count in counted.items() if count > 1]
-    found += [f"{rule}: no rule of that number" for rule in counted if rule not in IDS]
+    wrong += [f"{rule}: no row" for rule in IDS if not counted[rule]]
+    wrong += [f"{rule}: {count} rows" for rule, count in counted.items() if count > 1]
+    wrong += [f"{rule}: no rule of that number" for rule in counted if rule not in IDS]
     for rule, status, why, test in listed:
         if status not in STATUSES:
-            found.append(f"{rule}: the status {status!r}")
+            wrong.append(f"{rule}: the status {status!r}")
         if not why:
-            found.append(f"{rule}: neither why nor how")
+            wrong.append(f"{rule}: neither why nor how")
         if status in UNTESTED:
             if test:
-                found.append(f"{rule}: a test of what is {status}")
+                wrong.append(f"{rule}: a test of what is {status}")
             continue
         name = NAME.fullmatch(test)
         if name is None:
-            found.append(f"{rule}: {test!r} names no test")
+            wrong.append(f"{rule}: {test!r} names no test")
         elif name[2] not in functions_in(name[1]):
-            found.append(f"{rule}: there is no {name[1]}::{name[2]}")
-    return found
+            wrong.append(f"{rule}: there is no {name[1]}::{name[2]}")
+    return wrong
 
 
 def test_every_rule_has_one_row_and_a_test_that_is_there() -> None:

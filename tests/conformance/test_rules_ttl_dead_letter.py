@@ -209,12 +209,12 @@ def test_a_rejected_message_is_dead_lettered(channel: BlockingChannel, how: str)
             "routing-keys": ["key"],
         }
     ]
-    found = headers(message.properties)
-    assert found["mine"] == 1
-    assert found["x-first-death-reason"] == "rejected"
-    assert found["x-first-death-queue"] == name
-    assert found["x-first-death-exchange"] == source
-    assert "time" in found["x-death"][0]
+    dead_headers = headers(message.properties)
+    assert dead_headers["mine"] == 1
+    assert dead_headers["x-first-death-reason"] == "rejected"
+    assert dead_headers["x-first-death-queue"] == name
+    assert dead_headers["x-first-death-exchange"] == source
+    assert "time" in dead_headers["x-death"][0]
 
 
 @pytest.mark.usefixtures("ours_alone")

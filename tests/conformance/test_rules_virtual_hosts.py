@@ -89,7 +89,7 @@ def test_a_user_is_the_servers_and_its_permissions_the_virtual_hosts() -> None:
 
 
 def test_a_virtual_host_without_permission_is_530() -> None:
-    """A06, C018: nobody gets in without any."""
+    """A06, C018: a user without permissions does not get in."""
     with SimulatedServer() as server:
         server.broker.define(Defined(["nobody's"]))
         client = SimulatedClient(server)

@@ -166,8 +166,8 @@ def test_wrong_credentials_close_the_socket(url: str) -> None:
 
 
 def test_wrong_credentials_are_told_to_a_client_that_asks_for_it(url: str) -> None:
-    """B14: the capability authentication_failure_close. Its socket is open until it has read it:
-    what it sends meanwhile does not have it reset.
+    """B14: the capability authentication_failure_close. The client's socket stays open until it has
+    read the close: bytes that it sends meanwhile do not have the connection reset.
     """
     with WireClient.greeted(url) as client:
         flag = short_string("authentication_failure_close") + b"t\x01"
@@ -182,8 +182,8 @@ def test_wrong_credentials_are_told_to_a_client_that_asks_for_it(url: str) -> No
                 + short_string("en_US"),
             )
         )
-        told = client.next_frame()
-        assert (told.method, Close.decode(told.arguments).reply_code) == (CONNECTION_CLOSE, 403)
+        answer = client.next_frame()
+        assert (answer.method, Close.decode(answer.arguments).reply_code) == (CONNECTION_CLOSE, 403)
         timeout = client.socket.gettimeout()
         client.socket.settimeout(0.2)
         with pytest.raises(TimeoutError):
@@ -296,7 +296,7 @@ def test_an_error_before_open_closes_the_socket(url: str, early: bytes) -> None:
 
 
 def test_an_oversized_frame_before_tune_closes_the_socket(url: str) -> None:
-    """C013, C117: before tuning nobody needs to take more than the minimum by much."""
+    """C013, C117: before tuning, a peer need not take much more than the minimum."""
     with WireClient.greeted(url) as client:
         client.send_to_closing_peer(struct.pack(">BHI", METHOD, 0, 1 << 20))
         client.expect_closed()

@@ -1,4 +1,6 @@
-"""What the tests of the rules share: queues and bindings in a line, and what reached them."""
+"""Helpers that the tests of the rules share: queues and bindings in a line, and the messages
+there.
+"""
 
 import uuid
 from collections.abc import Generator, Mapping, Sequence

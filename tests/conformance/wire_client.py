@@ -237,7 +237,7 @@ class Frame(NamedTuple):
 
 
 class Close(NamedTuple):
-    """What a connection.close or a channel.close says."""
+    """The arguments of a connection.close or a channel.close."""
 
     reply_code: int
     reply_text: str
@@ -345,7 +345,9 @@ class WireClient:
             self._socket.sendall(bytes([octet]))
 
     def send_to_closing_peer(self, *parts: bytes) -> None:
-        """As send, where the peer may close, or have closed, before it read all of it."""
+        """Send as `send` does, where the peer may close, or have closed, before it has read
+        everything.
+        """
         try:
             self.send(*parts)
         except (BrokenPipeError, ConnectionResetError):

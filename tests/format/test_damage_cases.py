@@ -15,7 +15,7 @@ UNNOTICED = {
     # No part of the store.
     "bytes behind the end of the log",
     "catalog/data.mdb is cut by a byte",
-    # Nobody reads it.
+    # No code reads it.
     "a bit of a meta page's flags",
     "broad: a bit of a meta page's flags",
     # Nothing else says it, and higher does no harm.

@@ -196,7 +196,8 @@ def check_layout(
     fields: Mapping[str, object],
     sizes: dict[str, int] | None = None,
 ) -> None:
-    """The table under a heading has the struct's spans, and finds the fields in the content.
+    """Check that the table under a heading has the struct's spans, and that the content has the
+    fields there.
 
     `sizes` are the letters in the table; rows that use them come after those of the struct.
     """
@@ -215,8 +216,8 @@ def check_layout(
         if name == "operations":
             continue
         expected = fields[name]
-        found = content[offset:end]
-        value = found if isinstance(expected, bytes) else int.from_bytes(found, "big")
+        actual = content[offset:end]
+        value = actual if isinstance(expected, bytes) else int.from_bytes(actual, "big")
         assert value == expected, row
     assert end == len(content), heading
     assert set(fields) <= set(names), heading
@@ -362,10 +363,10 @@ def check_catalog_tables(text: str) -> None:
     assert [form for table, form in keys if table == "store"] == list(StoreRows._fields)
     assert [(one.name, one.keys.form) for one in tables.TABLES] == keys[6:]
     for name, form in keys[6:]:
-        one = next(one for one in tables.TABLES if one.name == name)
+        table = next(table for table in tables.TABLES if table.name == name)
         numbers = (7, 12) if form.count("%") == 2 else 7
-        assert one.key(numbers) == form % numbers
-        assert one.parse_key(form % numbers) == numbers
+        assert table.key(numbers) == form % numbers
+        assert table.parse_key(form % numbers) == numbers
     types = [document.code(row["value"]) for row in rows]
     assert types == [
         "bin",
@@ -432,28 +433,28 @@ TYPES = {int: "int", bool: "bool", bytes: "bin", dict: "map", list: "list"}
 
 @functools.cache
 def written_maps() -> dict[str, dict[str, object]]:
-    """A row of each table whose values are maps, as a store wrote it."""
+    """Return a row of each table whose values are maps, as a store wrote it."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = written_store(scratch)
         catalog = LmdbCatalog(os.path.join(directory, filenames.CATALOG), False)
         names = ("prepared", "heads", "index", "segments", "marks", "ends")
-        found = {table: next(iter(catalog.rows(table).values())) for table in names}
+        maps = {table: next(iter(catalog.rows(table).values())) for table in names}
         position = catalog.rows("store")["position"]
         catalog.close()
         purged = os.path.join(store_with_purge(scratch), filenames.CATALOG)
         catalog = LmdbCatalog(purged, False)
-        # It has one key more than a transaction.
-        found["prepared"] = next(iter(catalog.rows("prepared").values()))
+        # The row of a purge has one key more than that of a transaction.
+        maps["prepared"] = next(iter(catalog.rows("prepared").values()))
         catalog.close()
         passed = os.path.join(store_that_passed_over(scratch), filenames.CATALOG)
         catalog = LmdbCatalog(passed, False)
-        found["passed_over"] = next(iter(catalog.rows("passed_over").values()))
+        maps["passed_over"] = next(iter(catalog.rows("passed_over").values()))
         catalog.close()
         given_up = os.path.join(store_that_gave_up(scratch), filenames.CATALOG)
         catalog = LmdbCatalog(given_up, False)
-        found["given_up"] = next(iter(catalog.rows("given_up").values()))
+        maps["given_up"] = next(iter(catalog.rows("given_up").values()))
         catalog.close()
-    return {"store": position} | found
+    return {"store": position} | maps
 
 
 def check_example(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What the engine writes is what FORMAT.md names, and what the independent decoder reads."""
+"""The engine writes the files that FORMAT.md names, and the independent decoder reads them."""
 
 import ast
 import os
@@ -36,7 +36,7 @@ def test_the_file_of_a_member_is_as_in_the_document(tmp_path: Path) -> None:
 
 def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> None:
     directory = written_store(str(tmp_path))
-    found = {
+    written = {
         re.sub("[0-9]+", "0", os.path.relpath(os.path.join(parent, name), directory))
         for parent, _, names in os.walk(directory)
         for name in names
@@ -61,7 +61,7 @@ def test_a_store_holds_only_files_that_the_document_names(tmp_path: Path) -> Non
         "kept/copies/%d/",
         "trails/0.trail",
     }
-    assert found == names - made_later
+    assert written == names - made_later
 
 
 def test_the_catalogs_rows_have_the_keys_and_values_that_the_document_names(

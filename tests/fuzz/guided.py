@@ -43,14 +43,14 @@ with atheris.instrument_imports(include=["amqpstore_server"]):
 
 
 class Target(NamedTuple):
-    """What inputs are tried on. `seeds` are the first of them."""
+    """A target that inputs are tried on. `seeds` are the first inputs."""
 
     try_input: Callable[[bytes], None]
     seeds: Callable[[], Iterator[bytes]]
 
 
 def connected(server: SimulatedServer) -> SimulatedClient:
-    """With two channels; the first client also makes what the scripts speak of."""
+    """Return a client with two channels; the first client also declares what the scripts use."""
     if "q1" in server.broker.vhost("/").queues:
         return SimulatedClient.opened(server, channels=2)
     return opened(server)

@@ -1,8 +1,8 @@
-"""What a stream of frames means does not depend on how the network cuts it into reads.
+"""The meaning of a stream of frames does not depend on how the network cuts it into reads.
 
-Each stream is given to a receiver, and to a broker, whole and cut in several ways. What is compared
-of the broker leaves out what may differ: how many confirms are in one basic.ack, and what it still
-sends to a client whose connection it closes.
+Each stream is given to a receiver, and to a broker, whole and cut in several ways. The comparison
+of brokers leaves out what may differ: how many confirms are in one basic.ack, and what a broker
+still sends to a client whose connection it closes.
 """
 
 import itertools
@@ -28,14 +28,14 @@ FETCHED = 4
 
 
 class Outcome(NamedTuple):
-    """What came of a stream."""
+    """The outcome of one stream."""
 
     state: ConnectionState
     answers: dict[int, list[tuple[Method, bytes]]]
     """By channel. Only those on channel 0, where the connection was closed for an error."""
     confirmed: set[int]
     bodies: dict[str, list[bytes]]
-    """By queue: what was delivered to its consumer, and then what is left in it."""
+    """By queue: the bodies that were delivered to its consumer, then those left in it."""
 
 
 def outcome(stream: bytes, cuts: list[int], *, is_transactional: bool) -> Outcome:

@@ -1,4 +1,4 @@
-"""Whatever a client put into a message, it leaves its queue in every way, and the broker goes on.
+"""Any message that a client can publish can leave its queue in every way, and the broker goes on.
 
 Properties are of all that a publish may carry: values of every type at their limits, under the
 names that the broker reads or writes itself.
@@ -155,7 +155,7 @@ def _publish(server: SimulatedServer, raw: bytes) -> bool:
 
 
 class _Deaf:
-    """An outlet that nobody listens to."""
+    """An outlet that drops what it is given."""
 
     is_writable = True
 

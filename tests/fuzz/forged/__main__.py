@@ -26,7 +26,7 @@ _STORES = 8
 
 
 def main(root: str, seed: int, first: int, count: int, only: str = "") -> int:
-    """Try so many. Returns how many did not end as they should."""
+    """Try `count` forgeries. Returns how many did not end as they should."""
     os.makedirs(root, exist_ok=True)
     logging.disable(logging.CRITICAL)
     failed = 0
@@ -48,8 +48,8 @@ def main(root: str, seed: int, first: int, count: int, only: str = "") -> int:
             failed += 1
             what = "a file was made outside" if strangers else f"status {status}"
             with open(f"{scratch}/said", encoding="utf-8") as file:
-                said = file.read()
-            print(f"### {seed} {number} {what}: {said}", flush=True)  # noqa: T201 - its output
+                words = file.read()
+            print(f"### {seed} {number} {what}: {words}", flush=True)  # noqa: T201 - its output
         shutil.rmtree(scratch)
     return failed
 

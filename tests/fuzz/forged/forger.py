@@ -42,7 +42,9 @@ class Forger:
         return rng.choice(near if rng.random() < 0.5 else NUMBERS) & most
 
     def value(self, value: Any) -> Any:
-        """The same, with one value somewhere in it another one, or gone, or there twice."""
+        """Return a copy of a value in which one value somewhere is changed, missing or there
+        twice.
+        """
         rng = self.random
         if isinstance(value, dict) and value and rng.random() < 0.95:
             return self._of_map(value)
@@ -59,7 +61,7 @@ class Forger:
         return changed
 
     def octets(self, content: bytes) -> bytes:
-        """The same, with some of it overwritten, cut off or there twice."""
+        """Return a copy of some bytes in which some are overwritten, cut off or there twice."""
         rng = self.random
         changed = bytearray(content)
         place = rng.randrange(len(changed)) if changed else 0

@@ -36,7 +36,7 @@ from tests.unit.check.stores import OPTIONS
 ENVELOPE = Envelope(
     "amq.topic", "orders.new", b"\x30\0" + b"\0\0\0\x0b\x01aF\0\0\0\4\x01bt\1" + b"\x02"
 )
-"""Its properties are a table within a table, and delivery mode 2."""
+"""An envelope with a table within a table among its headers, and delivery mode 2."""
 
 _OPERATION = struct.Struct(">BBHIQQQQ")
 _LEAD = struct.Struct(">4sBBHQII")
@@ -185,7 +185,7 @@ def forge_catalog(forger: Forger, directory: str) -> None:
 
 
 def forge_record(forger: Forger, directory: str, folder: str) -> None:
-    """A record of a segment or an index file says something else, or is there twice, or gone."""
+    """Change a record of a segment or an index file, write it twice, or remove it."""
     rng = forger.random
     name = rng.choice(sorted(os.listdir(f"{directory}/{folder}")))
     number = int(name.split(".")[0].split("-")[-1])
@@ -193,19 +193,19 @@ def forge_record(forger: Forger, directory: str, folder: str) -> None:
     with open(path, "rb") as file:
         content = file.read()
     seed = seed_of(directory)
-    records = [one for one in scan(content, number, seed) if not isinstance(one, Gap)]
+    records = [record for record in scan(content, number, seed) if not isinstance(record, Gap)]
     if not records:
         return
-    one = rng.choice(records)
-    forger.did += f"{folder}/{name} {Kind(one.kind).name} at {one.offset}:"
-    whole = content[one.offset : one.end]
+    record = rng.choice(records)
+    forger.did += f"{folder}/{name} {Kind(record.kind).name} at {record.offset}:"
+    whole = content[record.offset : record.end]
     if rng.random() < 0.1:
         changed = whole * rng.choice((0, 2))
         forger.did += " there twice or gone"
     else:
-        changed = _forged_record(forger, one, whole, number, seed)
+        changed = _forged_record(forger, record, whole, number, seed)
     with open(path, "wb") as file:
-        file.write(content[: one.offset] + changed + content[one.end :])
+        file.write(content[: record.offset] + changed + content[record.end :])
     _move_end(directory, folder, name, len(changed) - len(whole))
 
 

@@ -194,7 +194,7 @@ def try_export(forger: Forger, directory: str, scratch: str) -> None:
 
 
 class Way(NamedTuple):
-    """What is forged and tried, `weight` times as often as what has a weight of 1."""
+    """A kind of input to forge and try, `weight` times as often as a kind with a weight of 1."""
 
     weight: int
     name: str
