@@ -87,7 +87,7 @@ class Delivered(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """It is that late now."""
+    """The clock shows a time."""
 
     now_ms: int
 
@@ -238,7 +238,7 @@ class World(SimulatedBroker):
         self.events.append(Promised(steps))
 
     def promise(self) -> None:
-        """Whoever asked for the last step is told once it is durable."""
+        """Promise the last step to the client that asked for it, once the step is durable."""
         self.store.log.when_durable(functools.partial(self.promised, self.steps))
 
     def delivered(self, queue: str, message: str) -> None:
@@ -287,8 +287,8 @@ class World(SimulatedBroker):
 
 
 class Meanwhile:
-    """What goes on between the steps of long work: another client publishes to the queue `others`,
-    and everything that was done so far becomes durable.
+    """Work between the steps of long work: another client publishes to the queue `others`, and
+    everything that was done so far becomes durable.
     """
 
     def __init__(self, world: World) -> None:
@@ -310,7 +310,7 @@ class Meanwhile:
 
 @dataclass
 class Found:
-    """What is on a disk: where messages are, and how often each was delivered, by queue."""
+    """The contents of a disk: where messages are, and how often each was delivered, by queue."""
 
     contents: Contents
     counts: Counter[tuple[str, str]]
@@ -318,7 +318,7 @@ class Found:
 
 @dataclass
 class Expected:
-    """What may be there, by what has happened so far."""
+    """The contents that a disk may have, by what has happened so far."""
 
     steps: list[Contents] = field(default_factory=list)
     promised: int = 0
@@ -339,7 +339,7 @@ class Expected:
             self.asked_deliveries[event.queue, event.message] += 1
 
     def faults(self, found: Found) -> Iterator[str]:
-        """Yield what is wrong with that, in words."""
+        """Yield what is wrong with the contents of a disk, in words."""
         if found.contents not in self.steps[self.promised - 1 :]:
             if found.contents in self.steps:
                 yield f"undone: {found.contents}, and promised was {self.steps[self.promised - 1]}"
@@ -352,7 +352,7 @@ class Expected:
 
 
 Later = Callable[[Contents], Contents]
-"""Returns where the messages end up if only time passes."""
+"""A function that returns where the messages end up if only time passes."""
 
 
 def violations(
@@ -380,8 +380,8 @@ def violations(
     rng = random.Random(f"broker {seed}")
 
     def check() -> None:
-        for where, found in at_last:
-            for fault in expected.faults(found):
+        for where, recovered in at_last:
+            for fault in expected.faults(recovered):
                 wrong.setdefault(fault, where)
 
     for event in world.events:
@@ -390,7 +390,7 @@ def violations(
             continue
         if len(wrong) >= stop_after or any(fault.startswith(until) for fault in wrong):
             break
-        # All that was promised before this operation is in each image of the one before it.
+        # Everything promised before this operation is in each image of the operation before it.
         check()
         at_last.clear()
         disk.redo(event)
@@ -398,16 +398,16 @@ def violations(
             where = f"at {event} ({image.description})"
             digest = image.files.digest()
             if digest not in known:
-                known[digest] = found = _recovered(image.files.fork(), expected.now_ms)
-                if later and isinstance(found, Found):
-                    for fault in _later_faults(image.files, expected.now_ms, found, later):
+                known[digest] = recovered = _recovered(image.files.fork(), expected.now_ms)
+                if later and isinstance(recovered, Found):
+                    for fault in _later_faults(image.files, expected.now_ms, recovered, later):
                         wrong.setdefault(fault, where)
-            found = known[digest]
-            if isinstance(found, str):
-                wrong.setdefault(found, where)
+            recovered = known[digest]
+            if isinstance(recovered, str):
+                wrong.setdefault(recovered, where)
             else:
-                at_last.append((where, found))
-        # And what was asked for only after it is in none of them.
+                at_last.append((where, recovered))
+        # What was asked for only after this operation is in none of its images.
         check()
     check()
     assert wrong or len(known) > 10, "the history leaves nothing to look at"
@@ -452,8 +452,8 @@ def reopened(disk: MemoryFiles, now_ms: int) -> SimulatedBroker:
 
 
 def found_in(simulation: SimulatedBroker) -> Found:
-    """All that is ready in a broker, which it is then no more."""
-    found = Found({}, Counter())
+    """Take all that is ready in a broker, and return it."""
+    contents = Found({}, Counter())
     for name, queue in simulation.vhost.queues.items():
         bodies: list[str] = []
         levels = list(queue.priorities)
@@ -463,10 +463,10 @@ def found_in(simulation: SimulatedBroker) -> Found:
             while (run := simulation.store.take(level, 1000)) is not None:
                 assert isinstance(run, Run), run
                 for message in run.messages or ():
-                    found.counts[name, described(message)] = run.delivery_count
+                    contents.counts[name, described(message)] = run.delivery_count
                     bodies.append(described(message))
         if bodies:
-            found.contents[name] = tuple(bodies)
+            contents.contents[name] = tuple(bodies)
     undecided = {xid.global_id.decode() for xid in simulation.vhost.branches.recover(ANYBODY)}
     locked = {
         prepared.label["xid"][1].decode(): sum(run.count for _, run in prepared.locked)
@@ -474,8 +474,8 @@ def found_in(simulation: SimulatedBroker) -> Found:
     }
     assert undecided == locked.keys()
     if undecided:
-        found.contents[IN_DOUBT] = tuple(f"{name}*{locked[name]}" for name in sorted(locked))
-    return found
+        contents.contents[IN_DOUBT] = tuple(f"{name}*{locked[name]}" for name in sorted(locked))
+    return contents
 
 
 def sync_at_once(store: Store) -> None:

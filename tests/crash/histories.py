@@ -34,7 +34,7 @@ def open_store(
 
 
 def open_faulty_store(files: MemoryFiles, faults: Faults) -> Store:
-    """The same store, where one of the calls to files and catalog fails."""
+    """Open the store with faults: one of the calls to files and catalog fails."""
     return stores.open_store(DIRECTORY, files, OPTIONS, faults=faults)
 
 

@@ -195,7 +195,7 @@ def test_a_bit_of_every_byte_of_the_log(seed: int) -> None:
 
 
 class Taken(NamedTuple):
-    """What became of a queue that was emptied: bodies by sequence, and what was damaged."""
+    """The messages of a queue that was emptied: bodies by sequence, and the damage met."""
 
     bodies: dict[int, bytes]
     damaged: list[MessageDamagedError]
@@ -271,7 +271,7 @@ def test_a_bit_in_every_part_of_what_is_before_the_checkpoint() -> None:
     assert merged > 3
     assert lost[Kind.MESSAGE] > 10
     assert lost[Kind.INDEX] > 10
-    # Nobody needs them any more.
+    # Messages that are read after a checkpoint need neither kind of record.
     assert lost[Kind.SEGMENT] == lost[Kind.TRANSACTION] == 0
 
 

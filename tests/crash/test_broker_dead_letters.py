@@ -450,7 +450,7 @@ def routed_and_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def slices_end_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Before what left them is durable elsewhere."""
+    """End slices before the messages that left them are durable elsewhere."""
     expire = DelayBacklog.expire_until
 
     def expired(self: DelayBacklog, now_ms: int) -> None:
@@ -462,7 +462,7 @@ def slices_end_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def deleted_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Before what left it is durable elsewhere."""
+    """Delete a queue before the messages that left it are durable elsewhere."""
 
     commit = Deletion.commit
 

@@ -176,6 +176,6 @@ def test_definitions_of_one_read_are_one_commit() -> None:
 
 
 def test_a_broker_that_answers_before_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows wait for the next batch."""
+    """The rows of such a broker's definitions wait for the next batch."""
     monkeypatch.setattr(GroupedDefinitions, "end_group", lambda _definitions: None)
     assert faults() != []

@@ -1,8 +1,8 @@
-"""What is delivered, acked and given back, with the power cut at every operation.
+"""Deliveries, acks and requeues, with the power cut at every operation.
 
-How often a message was delivered is never less than was promised, so that a delivery limit holds
-through any number of crashes (P5). What is given back is in its old place (I6). A queue with
-priorities is one queue, of whichever level its messages are.
+The delivery count of a message is never less than was promised, so that a delivery limit holds
+through any number of crashes (P5). A message that is given back is in its old place (I6). A queue
+with priorities is one queue, whatever the levels of its messages.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def limited() -> World:
 
 
 def given_back() -> World:
-    """Consumers with a prefetch that ack, give back, recover and leave, all in disorder."""
+    """Have consumers with a prefetch ack, give back, recover and cancel, in mixed order."""
     world = World()
     world.queue("work")
     sender = world.client()
@@ -68,30 +68,30 @@ def given_back() -> World:
     world.step(work="a b c d e f g h")
     sender.publish("", "work", *"abc")
     sender.publish("", "work", *"defgh")
-    one, two = world.client(), world.client()
-    one.consume("work", prefetch=4)
+    first, second = world.client(), world.client()
+    first.consume("work", prefetch=4)
     world.sync()
-    two.consume("work")
+    second.consume("work")
     world.sync()
     world.step(work="a c d e f g h")
-    one.ack("b")
+    first.ack("b")
     world.promise()
     world.step(work="a c d e g h")
-    two.ack("f")
+    second.ack("f")
     world.promise()
     world.sync()
-    # All of it is in its old place, whoever gave it back, and in whatever order.
-    one.requeue("d", "a")
+    # Each message is in its old place, whichever consumer gave it back, and in any order.
+    first.requeue("d", "a")
     world.begin_sync()
-    two.channel.recover(requeue=True)
+    second.channel.recover(requeue=True)
     world.step(work="a c d e g h i")
     sender.publish("", "work", "i")
     world.sync()
-    two.channel.recover(requeue=False)
-    two.channel.close()
-    one.channel.cancel("from work")
+    second.channel.recover(requeue=False)
+    second.channel.close()
+    first.channel.cancel("from work")
     world.sync()
-    one.channel.close()
+    first.channel.close()
     world.restart()
     last = world.client()
     last.consume("work", prefetch=2)
@@ -105,7 +105,7 @@ def given_back() -> World:
     world.promise()
     last.requeue("c")
     last.channel.close()
-    # Whoever does not ack has it, and nobody else.
+    # Only the consumer without acks has the messages.
     world.step(work="")
     eager = world.client()
     eager.consume("work", no_ack=True)
@@ -116,7 +116,7 @@ def given_back() -> World:
 
 
 def given_back_once() -> World:
-    """Half of what was fetched is given back, the last first."""
+    """Give back half of what was fetched, the last message first."""
     world = World()
     world.queue("work")
     client = world.client()
@@ -242,7 +242,7 @@ def what_is_given_back_counts_from_0(patch: pytest.MonkeyPatch) -> None:
 
 
 def given_back_to_the_end(patch: pytest.MonkeyPatch) -> None:
-    """As RabbitMQ's quorum queues do it."""
+    """Put requeued messages at the end, as RabbitMQ's quorum queues do."""
 
     def requeue(self: Queue, taken: Taken, giver: object) -> None:
         level, run = taken

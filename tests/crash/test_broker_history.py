@@ -217,7 +217,7 @@ def in_two_batches(patch: pytest.MonkeyPatch, *, ack_first: bool) -> None:
 
 
 def transactions_without_history(patch: pytest.MonkeyPatch) -> None:
-    """As a broker that thinks of it once the transaction is committed."""
+    """Copy messages to the history only once the transaction is committed."""
 
     def keep(self: BrokerTransaction, queue: Queue, consumed: Sequence[amqpstore.Message]) -> None:
         if (history := queue.history) is not None:
@@ -310,7 +310,7 @@ def each_copy_on_its_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def copies_until_it_is_full(patch: pytest.MonkeyPatch) -> None:
-    """As a broker that copies what there is room for, and refuses the rest."""
+    """Copy the messages that there is room for, and refuse the others."""
     add = Queue.placement
 
     def placement(

@@ -1,9 +1,9 @@
-"""Acks, rejections and transactions of so many messages that they take steps, with the power cut at
+"""Acks, rejections and transactions of enough messages to take several steps, with the power cut at
 every operation between these.
 
-Everything is made durable between two steps. So after a crash what was settled with a step that was
-over is settled, what comes after it is in its queue, marked as delivered, and a transaction is all
-or nothing.
+Everything is made durable between two steps. So after a crash the messages of each complete step
+are settled, all later ones are in their queue, marked as delivered, and a transaction is all or
+nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def left(settled: int) -> str:
 
 
 def acks() -> World:
-    """Most are acked by one method; its channel goes before the last of them."""
+    """Ack most messages by one method, and close its channel before the last of them."""
     world, client, meanwhile = begun()
     world.step(work=left(AT_ONCE))
     steps = client.channel.settling_until(client.tag("w8"), requeue=None)
@@ -82,7 +82,7 @@ def acks() -> World:
 
 
 def rejections() -> World:
-    """The same, and they become dead letters."""
+    """Reject most messages by one method; they become dead letters."""
     world, client, meanwhile = begun()
     dead = [f"{body}:rejected@work*1" for body in BODIES]
     steps: Iterator[None] = iter(())

@@ -1,9 +1,9 @@
-"""What a client does between tx.select and tx.commit, and what is published outside of that, with
-the power cut at every operation.
+"""Transactions (tx.select to tx.commit) and publishes outside of them, with the power cut at every
+operation.
 
-A transaction is all or nothing over any number of queues, whatever it is made of, and once it was
+A transaction is all or nothing over any number of queues, whatever it consists of, and once it was
 reported as committed nothing of it is undone (P3). One publish is in all of its queues or in none
-(P2). What was confirmed is on disk (P1), and what was refused is nowhere.
+(P2). A confirmed message is on disk (P1), and a refused message is nowhere.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def each_publish_on_its_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def dead_letters_afterwards(patch: pytest.MonkeyPatch) -> None:
-    """As a broker that rejects once the transaction is committed."""
+    """Reject messages only once the transaction is committed."""
     committing = LocalTransaction.committing
 
     def committed(self: LocalTransaction) -> Iterator[None]:

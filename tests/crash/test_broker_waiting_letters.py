@@ -113,7 +113,9 @@ def test_a_letter_is_in_exactly_one_place_or_in_all_of_its_targets() -> None:
 
 
 def letters_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
-    """What dies is gone from its queue, and waits in a place that a crash empties."""
+    """Let dead letters wait in a transient queue: they are gone from their queue, and a crash loses
+    them.
+    """
     create_queue = Store.create_queue
 
     def created(self: Store, definition: Any, *, durable: bool, **options: Any) -> object:
@@ -124,7 +126,7 @@ def letters_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def letters_stay_where_they_were(patch: pytest.MonkeyPatch) -> None:
-    """Those that go on are not acked."""
+    """Do not ack letters that are published on."""
     ack = Transaction.ack
 
     def acked(self: Transaction, queue: Queue, taken: Taken) -> None:

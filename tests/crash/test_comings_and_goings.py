@@ -140,8 +140,8 @@ def churn(administered: Administered, first: int, stop: int) -> None:
 
 
 def held(administered: Administered) -> dict[str, int]:
-    """How much there is: rows of the catalog, files and their bytes, objects of ours in memory, and
-    entries of all containers.
+    """Count what there is: rows of the catalog, files and their bytes, objects of ours in memory,
+    and entries of all containers.
     """
     gc.collect()
     objects = gc.get_objects()
@@ -162,7 +162,7 @@ def is_ours(one: object) -> bool:
 
 
 def growth() -> dict[str, float]:
-    """How much more of each there is with each round, once all is as it stays."""
+    """Return how much each count grows with each round, once caches are full."""
     administered = Administered()
     churn(administered, 0, SETTLES)
     before = held(administered)
@@ -179,7 +179,7 @@ simulated disk remembers files that were removed, and re2 the last 128 expressio
 
 
 def grown() -> list[str]:
-    """What of it grows."""
+    """Return the names of the counts that grow."""
     return [name for name, more in growth().items() if more > ALLOWED[name]]
 
 
@@ -246,7 +246,9 @@ def recorded() -> tuple[MemoryFiles, list[Operation]]:
 
 
 def left_behind(seed: str, images: int) -> list[str]:
-    """What is left of one of each once it is deleted, if the power was cut at any operation."""
+    """Return what is left of one thing of each kind after its deletion, if the power was cut at any
+    operation.
+    """
     rng = random.Random(seed)
     disk, operations = recorded()
     wrong: list[str] = []
@@ -312,6 +314,8 @@ def test_the_file_of_a_catalog_does_not_grow_however_many_rows_come_and_go(tmp_p
 
 
 def test_a_catalog_whose_pages_are_never_freed_is_seen(tmp_path: Path) -> None:
-    """Whoever reads it and does not end keeps the pages of that moment, and all later ones."""
+    """A reader of the catalog that does not end keeps the pages of that moment, and all later
+    ones.
+    """
     first, last = catalog_bytes(tmp_path, 300, lambda catalog: catalog._environment.begin())
     assert last > first

@@ -37,10 +37,10 @@ OPTIONS = Options(
 )
 
 TIMES_MS = [40, 10, 0, 30, 0, 20, 50, 0, 60, 0, 0, 5]
-"""When each message expires: 0 is never."""
+"""The time when each message expires: 0 is never."""
 
 Events = list[Operation | set[int]]
-"""What was done to the disk, and between that which messages' moves were promised by then."""
+"""Operations of the disk and, between them, the messages whose moves were promised by then."""
 
 
 def open_store(files: MemoryFiles) -> Store:
@@ -167,7 +167,7 @@ def test_what_expires_or_is_withdrawn_is_in_exactly_one_queue() -> None:
 
 
 def acks_come_first(patch: pytest.MonkeyPatch) -> None:
-    """As a broker that drops a message and only then publishes it elsewhere."""
+    """Drop a message, and only then publish it elsewhere."""
     stores = noted_stores(patch)
     withdraw_expired = Withdrawals.withdraw_expired
 

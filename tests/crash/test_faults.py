@@ -57,7 +57,7 @@ AFFECTED = {
     FaultKind.DONE_ANYWAY: ("append", "datasync", "commit"),
     FaultKind.LOST: ("datasync", "commit"),
 }
-"""What may fail in which way: how the call begins."""
+"""The calls that may fail in each way, by how they begin."""
 
 
 def calls_of_the_short_history() -> list[str]:
@@ -70,10 +70,12 @@ def faults_left_behind(
     outside: Outside, prover: Prover, rng: random.Random, images: int = 5
 ) -> list[Fault]:
     """Return what is wrong after a process ended, and after the machine lost power as well: at
-    once, or when the next process had used what it found."""
+    once, or when the next process had used the store.
+    """
     promises = Promises()
     for event in outside.trace.events:
-        # What could not be read at an opening is not gone: it is to be there the next time.
+        # Messages that could not be read at an opening are not lost: they have to be there the next
+        # time.
         if isinstance(event, StoreOpened) and is_unread(event):
             continue
         if isinstance(event, Asked | Promised | StoreOpened):
@@ -84,12 +86,12 @@ def faults_left_behind(
         prover.used(files.fork(), rng),
         *(prover.recover(image.files.fork()) for image in crash_images(files, rng, images)),
     ]
-    found = [fault for some in recovered for fault in some.faults]
+    faults = [fault for some in recovered for fault in some.faults]
     for some in recovered:
-        found += touched_files(promises, some.after)
+        faults += touched_files(promises, some.after)
         if some.observation is not None:
-            found += broken_promises(promises, some.observation)
-    return found
+            faults += broken_promises(promises, some.observation)
+    return faults
 
 
 def is_unread(event: StoreOpened) -> bool:
@@ -121,32 +123,32 @@ def check_what_came_of_it(
     """A call failed in the short history, which ended with an error or went through."""
     verb, _, path = call.partition(" ")
     if path.startswith(f"{DIRECTORY}/transient") and verb not in ("open", "read"):
-        # Transient messages then stay in memory: nobody was promised anything about them.
+        # Transient messages then stay in memory: nothing was promised about them.
         pass
     elif path.startswith(f"{DIRECTORY}/{TRAILS}"):
-        # Then it is not noted how far the log is durable.
+        # The trail then does not note how far the log is durable.
         assert error is None, f"{call} failed, and with it the store: {error!r}"
-        assert logged or verb == "create", f"{call} failed, and nobody was told"
+        assert logged or verb == "create", f"{call} failed, and that was not reported"
     elif verb == "recycle" or (path.endswith(".spare") and verb in ("fill", "truncate", "size")):
         # The log goes on in a new file.
         assert error is None, f"{call} failed, and with it the store: {error!r}"
-        assert logged, f"{call} failed, and nobody was told"
+        assert logged, f"{call} failed, and that was not reported"
     elif kind is FaultKind.EMFILE and verb in ("create", "sync_directory") and error is None:
         pass  # A descriptor was spare.
     elif kind in NO_SPACE and verb in ("append", "create", "commit") and error is None:
-        # It was tried again with the room of the reserve, or is put off.
+        # The call was tried again with the room of the reserve, or is put off.
         pass
     elif is_put_off(call):
         assert error is None, f"{call} failed, and with it the store: {error!r}"
-        assert outside.put_off or logged, f"{call} failed, and nobody was told"
+        assert outside.put_off or logged, f"{call} failed, and that was not reported"
     elif isinstance(error, DiskFullError):
         assert call.startswith("commit"), f"{call} failed, and something was refused for it"
     elif verb in ("datasync", "sync_directory", "commit") and outside.is_open:
         assert isinstance(error, DurabilityError), f"{call} failed, and the store went on"
     elif verb in ("open", "read") or path.removeprefix(f"{DIRECTORY}/") in UNKNOWN_FILES:
-        # A start has looked whether strangers are files of the store, and they are not. A store
-        # lives on with that: it says which message it could not read, or puts off what it
-        # wanted to do; or it was being opened, and what could not be read was read in pieces.
+        # A start has looked whether unknown files are files of the store, and they are not. A store
+        # goes on after that: it says which message it could not read, or puts off its work; or it
+        # was being opened, and what could not be read was read in pieces.
         pass
     elif verb == "remove":
         assert error is not None or outside.put_off or logged
@@ -198,8 +200,9 @@ def fail_calls(
     images: int,
     share: int = 1,
 ) -> None:
-    """Have one call of the short history fail after the other, or one of `share` calls that are
-    alike, and the power with it."""
+    """Fail one call of the short history after the other, or one of each `share` calls that are
+    alike, and then cut the power.
+    """
     calls = calls_of_the_short_history()
     assert len(calls) > 300
     assert sum(map(is_put_off, calls)) > 30
@@ -223,8 +226,8 @@ def fail_calls(
         outside.kill()
         # Whatever failed, the lock is free again.
         open_store(outside.files.fork()).abandon()
-        found = faults_left_behind(outside, prover, random.Random(f"{kind} {nth} {seed}"), images)
-        assert found == [], f"{kind} at call {nth}, {call}: {found}"
+        left_behind = faults_left_behind(outside, prover, random.Random(f"{kind} {nth} {seed}"), images)
+        assert left_behind == [], f"{kind} at call {nth}, {call}: {left_behind}"
 
 
 def failing(call: str, kind: FaultKind = FaultKind.EIO) -> tuple[Outside, Faults]:
@@ -255,7 +258,7 @@ def test_after_a_failed_sync_nothing_is_confirmed_or_retried(call: str) -> None:
 
 
 def test_after_a_failed_commit_nothing_is_confirmed() -> None:
-    """Nobody knows whether the catalog has what failed, so nothing may be built upon it."""
+    """It is unknown whether the catalog has the failed commit, so nothing may build upon it."""
     outside, _ = failing("commit")
     with pytest.raises(DurabilityError):
         outside.create_queue("audit")

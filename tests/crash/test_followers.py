@@ -113,8 +113,8 @@ def discards(group: Group) -> None:
 
 
 def replaced(group: Group) -> None:
-    """The follower lacks what the leader's log no longer has: as a new one, and with a batch that
-    nobody else has.
+    """Have the follower lack what the leader's log no longer has: as a new follower, and with a
+    batch that no other member has.
     """
     for number in range(2):
         queue = f"passing {number}"
@@ -131,7 +131,7 @@ def replaced(group: Group) -> None:
         group.sync()
         group.follower = follower
         if last:
-            # The last file of it is whole, and was not synced.
+            # The last file of the copy is whole, and was not synced.
             group.copy(last, cut_off_behind=100)
         group.copy(last)
         group.join()
@@ -139,7 +139,9 @@ def replaced(group: Group) -> None:
 
 
 def skips(group: Group) -> None:
-    """The leader leaves numbers of segments out: the follower is connected, or was away."""
+    """Have the leader skip numbers of segments, while the follower is connected, and while it is
+    not.
+    """
     group.join()
     busy(group, 1)
     group.kill_leader_in_new_segment()
@@ -154,7 +156,7 @@ def skips(group: Group) -> None:
 
 
 def busy_alone(group: Group) -> None:
-    """The leader goes on without a follower."""
+    """Have the leader go on without a follower."""
     follower, group.follower = group.follower, None
     busy(group, 1)
     group.follower = follower
@@ -162,7 +164,7 @@ def busy_alone(group: Group) -> None:
 
 @dataclass
 class Recorded:
-    """What happened on a follower's disk, and what the outside was told meanwhile."""
+    """The events on a follower's disk, and what the outside was told meanwhile."""
 
     base: MemoryFiles
     events: list[Operation | Told] = field(default_factory=list)
@@ -180,7 +182,7 @@ def record(tell: Callable[[Group], None]) -> Recorded:
 
 @dataclass
 class Known:
-    """What the outside knows at a moment of a history."""
+    """The knowledge of the outside at a moment of a history."""
 
     batches: dict[int, SealedBatch] = field(default_factory=dict)
     disks: dict[int, MemoryFiles] = field(default_factory=dict)
@@ -209,7 +211,7 @@ class Known:
                 self.discarded |= {one for one in self.ever_acked if one > lsn}
 
     def content(self, lsn: int, definitions: int) -> Content:
-        """What a leader with these batches and definitions has."""
+        """Return the contents of a leader with these batches and definitions."""
         if lsn not in self._contents:
             with promoted(self.disks[lsn].fork(), _AFTER) as store:
                 self._contents[lsn] = content_of(store)
@@ -218,7 +220,7 @@ class Known:
 
 
 def explore(recorded: Recorded, seed: str, images: int, known: Known | None = None) -> list[str]:
-    """What is wrong with any disk that a cut at any operation may leave."""
+    """Return what is wrong with any disk that a cut at any operation may leave."""
     rng = random.Random(seed)
     disk = recorded.base.fork()
     known = known or Known()
@@ -231,10 +233,10 @@ def explore(recorded: Recorded, seed: str, images: int, known: Known | None = No
         disk.redo(event)
         if isinstance(event, LockFile):
             continue
-        found = [*crash_images(disk, rng, images)]
+        disks = [*crash_images(disk, rng, images)]
         if not isinstance(event, DataSync | SyncDirectory):
-            found.append(Image(disk.fork(), "the process was killed"))
-        for image in found:
+            disks.append(Image(disk.fork(), "the process was killed"))
+        for image in disks:
             key = image.files.digest(), len(known.ever_acked)
             if key not in seen:
                 seen.add(key)
@@ -251,7 +253,7 @@ def explore(recorded: Recorded, seed: str, images: int, known: Known | None = No
 
 
 def violations(disk: MemoryFiles, known: Known) -> list[str]:
-    """What is wrong with a disk on which a process is to be started."""
+    """Return what is wrong with a disk on which a process is to be started."""
     if disk.exists(f"{DIRECTORY}/{REPLACEMENT}"):
         with pytest.raises(MembershipError):
             promoted(disk.fork(), _AFTER)
@@ -359,7 +361,9 @@ def cut_off(group: Group) -> None:
 
 
 def test_a_copy_goes_on_whatever_a_power_cut_has_left_of_it() -> None:
-    """What is not on the disk is sent again, and what is in the place of it never counts."""
+    """Files that are not on the disk are sent again, and whatever a power cut has left instead
+    never counts.
+    """
     group = Group.new()
     recorded = Recorded(group.follower_disk.fork())
     group.follower_disk.record = recorded.events.append
@@ -439,8 +443,8 @@ def calls_of_the_history() -> list[str]:
 
 
 def faults_left_behind(nth: int, kind: FaultKind, rng: random.Random) -> list[str]:
-    """What is wrong after one call has failed, with whatever a power cut then leaves; and with a
-    follower that is started again.
+    """Return what is wrong after one call has failed, with any disk that a power cut then leaves,
+    and with a follower that is started again.
     """
     group = Group.new()
     known = Known()

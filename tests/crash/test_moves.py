@@ -35,7 +35,7 @@ MOVES = 6
 COPIES = "copies"
 
 Events = list[Operation | int]
-"""What was done to the disk, and between that the number of a move that was promised."""
+"""Operations of the disk and, between them, the number of each move once it was promised."""
 
 
 def open_store(files: MemoryFiles, options: Options) -> Store:
@@ -91,13 +91,13 @@ def violations(options: Options) -> Iterator[str]:
         for image in crash_images(disk, rng, 12):
             store = open_store(image.files, options)
             queues = {queue.definition: queue for queue in store.queues.values()}
-            found = {str(name): numbers(store, queue) for name, queue in queues.items()}
+            contents = {str(name): numbers(store, queue) for name, queue in queues.items()}
             store.abandon()
-            moved = len(found["target"])
-            if found["target"] != list(range(moved)) or found[COPIES] != found["target"]:
-                yield f"I4 at {event} ({image.description}): {found}"
-            elif found["source"] != list(range(moved, MOVES)):
-                yield f"I7 at {event} ({image.description}): {found}"
+            moved = len(contents["target"])
+            if contents["target"] != list(range(moved)) or contents[COPIES] != contents["target"]:
+                yield f"I4 at {event} ({image.description}): {contents}"
+            elif contents["source"] != list(range(moved, MOVES)):
+                yield f"I7 at {event} ({image.description}): {contents}"
             elif moved < promised:
                 yield f"I5 at {event} ({image.description}): {moved} of {promised} are moved"
 

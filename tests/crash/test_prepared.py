@@ -92,7 +92,9 @@ def ready(store: Store, name: str) -> list[int]:
 
 
 def check(files: MemoryFiles) -> None:
-    """It is undecided, through a checkpoint and one more start; and then it is committed."""
+    """Check that the transaction is undecided, through a checkpoint and one more start, and that it
+    can then be committed.
+    """
     for _ in range(2):
         store = open_store(files)
         assert locked(store) == LOCKED

@@ -22,10 +22,10 @@ from tests.crash.histories import DIRECTORY, open_store
 ENVELOPE = Envelope("", "orders", b"\x10\x00\x02")
 COUNT = 20
 BOTH = {"source": [*range(2, COUNT + 1)], "other": [*range(1, 6)]}
-"""What is purged; the first message of `source` is unacked."""
+"""The messages that are purged; the first message of `source` is unacked."""
 
 Promise = tuple[str, int]
-"""What has become of the purge, and from which operation on."""
+"""The state of the purge, and the operation from which on it holds."""
 
 
 def publish(store: Store, queue: Queue, count: int) -> None:
@@ -92,8 +92,8 @@ def ready(store: Store, name: str, most: int) -> list[int]:
 
 
 def state_of(files: MemoryFiles) -> str:
-    """What has become of the purge, on a disk; and the same after one more start."""
-    found = ""
+    """Return the state of the purge on a disk, which is the same after one more start."""
+    state = ""
     for _ in range(2):
         store = open_store(files)
         there = {"source": ready(store, "source", COUNT), "other": ready(store, "other", 5)}
@@ -106,17 +106,17 @@ def state_of(files: MemoryFiles) -> str:
             assert (aside, there) == ([COUNT - 1 + 5], {"source": [], "other": []})
             now = "aside"
         elif there["source"]:
-            # Those of the other are not durable until the purge is.
+            # The messages of `other` are not durable until the purge is.
             assert there["source"] == BOTH["source"]
             now = "undone" if there == BOTH else "before"
         else:
             assert there["other"] == []
             now = "ended"
-        assert found in ("", now)
-        found = now
+        assert state in ("", now)
+        state = now
         store.upkeep.checkpoint()
         store.abandon()
-    return found
+    return state
 
 
 def violations(kind: str) -> Iterator[str]:

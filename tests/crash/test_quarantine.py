@@ -79,7 +79,9 @@ def test_a_damaged_segment_is_there_after_a_cut_at_any_step_of_its_move() -> Non
 
 
 def test_a_segment_that_was_moved_is_out_of_the_way_for_good() -> None:
-    """Its old name must not be back after a power cut: the next start would move it once more."""
+    """The segment's old name must not be back after a power cut: the next start would move it once
+    more.
+    """
     files = MemoryFiles()
     files.make_directory(f"{DIRECTORY}/{SEGMENTS}")
     segment = files.create(FIRST)

@@ -32,7 +32,7 @@ FIRST = "segments/0000000001.segment"
 
 
 class Asked:
-    """What the operating system, and LMDB, were asked for in the store, in order."""
+    """The calls to the operating system and LMDB in the store's directory, in order."""
 
     def __init__(self, directory: str) -> None:
         self.calls: list[str] = []

@@ -5,7 +5,7 @@ prepared first, some rolled back. After any crash, and the rollback of what is u
 
 - a commit is all or none (I4), and one that returned is there (I5);
 - an order is in exactly one of `orders` and the history (I7), and nothing is there that was never
-  committed, nor any queue or message that nobody can reach (a leak);
+  committed, nor any queue or message that cannot be reached (a leak);
 - what was prepared, and only that, is undecided.
 """
 
@@ -51,14 +51,17 @@ class UndoneError(Exception):
 
 
 State = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[str, ...]]
-"""What can be received from `orders` and `done`, what is in the history, what is undecided."""
+"""The messages that can be received from `orders` and `done`, those in the history, and the
+transactions that are undecided.
+"""
 
 START: State = (tuple(range(ORDERS)), (), (), ())
 
 
 class Teller:
-    """Tells a history. `events` are what was done to the disk and, between that, states: first
-    one that a call may lead to, with False, and once it returned the same with True."""
+    """Records a history. `events` are the operations of the disk and, between them, states: one
+    that a call may lead to, with False, and the same with True once the call has returned.
+    """
 
     def __init__(self) -> None:
         self.files = MemoryFiles()

@@ -39,8 +39,8 @@ Event = tuple[int, Operation] | None
 
 @dataclass
 class Cut:
-    """What is on the disks of leader and follower when the power is cut, and how many messages
-    were confirmed until then. `event` has just happened: see `Recorded`.
+    """The disks of leader and follower when the power is cut, and how many messages were confirmed
+    until then. `event` has just happened: see `Recorded`.
     """
 
     disks: tuple[MemoryFiles, MemoryFiles]
@@ -50,13 +50,15 @@ class Cut:
 
 @dataclass
 class Recorded:
-    """What both did on their disks, from `bases` on, and when each message was confirmed."""
+    """The operations of both on their disks, from `bases` on, and when each message was
+    confirmed.
+    """
 
     bases: tuple[MemoryFiles, MemoryFiles]
     bodies: list[bytes] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     orders: set[Order] = field(default_factory=set)
-    """In which small batches were written."""
+    """The orders in which small batches were written."""
 
     def cuts(self) -> Iterator[Cut]:
         """Yield the moments behind each event."""
@@ -123,7 +125,7 @@ class History:
 
 
 def record(place: Path, count: int, rng: random.Random | None = None) -> Recorded:
-    """Record a history of so many messages. Args: rng, of which orders are drawn."""
+    """Record a history of `count` messages. Args: rng, which draws the orders."""
     with pair_of(place, SMALL_SEGMENTS) as pair:
         history = History(pair)
         for number in range(count):
@@ -144,7 +146,7 @@ def bodies_of(disk: MemoryFiles) -> list[bytes]:
 
 
 def violations(images: tuple[Image, Image], recorded: Recorded, confirmed: int) -> list[str]:
-    """What is wrong with what a power cut has left of both, or of one of them."""
+    """Return what is wrong with what a power cut has left of both members, or of one of them."""
     wrong = []
     for name, image in zip(("leader", "follower"), images, strict=True):
         found = bodies_of(image.files)
@@ -156,7 +158,9 @@ def violations(images: tuple[Image, Image], recorded: Recorded, confirmed: int) 
 
 
 def rejoined(images: tuple[Image, Image]) -> list[str]:
-    """What is wrong once either has led the other, which may have more than it, or less."""
+    """Return what is wrong once either has led the other, which may have more batches than its
+    leader, or fewer.
+    """
     wrong = []
     for ahead, behind in (images, images[::-1]):
         group = Group(ahead.files.fork(), behind.files.fork(), _AFTER)
@@ -177,8 +181,8 @@ def rejoined(images: tuple[Image, Image]) -> list[str]:
 
 
 def explore(recorded: Recorded, seed: str, images: int) -> list[str]:
-    """What is wrong with what a cut at any operation may leave: of the leader alone, and of both at
-    once.
+    """Return what is wrong with what a cut at any operation may leave: of the leader alone, and of
+    both members at once.
     """
     rng = random.Random(seed)
     wrong: list[str] = []
@@ -191,15 +195,15 @@ def explore(recorded: Recorded, seed: str, images: int) -> list[str]:
         if cut.event and cut.event[0]:
             pairs = [(rng.choice(of_leader), one) for one in of_follower]
         pairs.append((killed, alive))
-        # Being together again takes as long as all else: with one of them.
+        # Joining takes as long as everything else, so only one of the pairs joins.
         together = rng.choice(pairs)
         for pair in pairs:
-            found = violations(pair, recorded, cut.confirmed)
-            if pair is together and not found:
-                found = rejoined(pair)
+            faults = violations(pair, recorded, cut.confirmed)
+            if pair is together and not faults:
+                faults = rejoined(pair)
             wrong += [
                 f"{one} [{number}: {cut.event}; {pair[0].description}; {pair[1].description}]"
-                for one in found
+                for one in faults
             ]
         if wrong:
             break

@@ -327,7 +327,9 @@ def a_checkpoint_takes_the_end_of_what_is_not_synced(patch: Patch) -> None:
 
 
 def a_checkpoint_takes_its_batches_when_it_runs(patch: Patch) -> None:
-    """Its position is that of when it was begun: what came since is in it, and is applied again."""
+    """Take the batches when the checkpoint runs: its position is older, so that batches sealed
+    since it began are in it, and are applied again.
+    """
     run, new_checkpoint = Checkpoint.run, Checkpoints.next
     logs: dict[int, Log] = {}
 
@@ -351,7 +353,9 @@ BUGS: dict[Callable[[Patch], None], tuple[str, int]] = {
     a_checkpoint_takes_the_end_of_what_is_not_synced: ("I1", 0),
     a_checkpoint_takes_its_batches_when_it_runs: ("I10", 2),
 }
-"""What each breaks, and the first seed that is tried: it is mostly that which shows it."""
+"""The invariant that each bug breaks, and the first seed that is tried: mostly that seed shows
+it.
+"""
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ PAGE = 128
 
 
 LIMITS = OPTIONS.limits._replace(page_bytes=PAGE, table_step_bytes=300, read_ahead_bytes=500)
-"""What cannot be read is little: a segment of these histories has several pages and marks."""
+"""Limits with small pages, so that little cannot be read: a segment of these histories has several
+pages and marks.
+"""
 
 open_sound = functools.partial(open_store, options=OPTIONS._replace(limits=LIMITS))
 
@@ -44,7 +46,7 @@ def begun(outside: Outside) -> None:
 
 
 def killed(outside: Outside) -> None:
-    """The end of its last segment is not noted."""
+    """Kill a store that has not noted the end of its last segment."""
     begun(outside)
     _rolled_segments(outside)
     outside.sync()
@@ -58,7 +60,7 @@ def killed_early(outside: Outside) -> None:
 
 
 def noted(outside: Outside) -> None:
-    """It is noted, and there is no checkpoint at it."""
+    """Kill a store that has noted the end of its last segment, and has no checkpoint there."""
     killed(outside)
     outside.open()
     outside.kill()
@@ -97,11 +99,11 @@ def use(outside: Outside) -> None:
 
 
 def faults_of(
-    told: Callable[[Outside], None], path: str, start: int, ending: Callable[[Outside], None]
+    history: Callable[[Outside], None], path: str, start: int, ending: Callable[[Outside], None]
 ) -> tuple[list[Fault], bool]:
     """Return what is wrong in the end, and whether the store could be opened meanwhile."""
     outside = outside_of(open_sound)
-    told(outside)
+    history(outside)
     bad = UnreadableFiles(outside.files, (path, start, start + PAGE))
 
     def open_seen(files: MemoryFiles) -> Store:
@@ -120,8 +122,8 @@ def faults_of(
     promises = ledger_of(outside.trace)
     outside.open()
     (*_, opened) = (event for event in outside.trace.events if isinstance(event, StoreOpened))
-    found = opened.observation
-    faults = [*found.faults, *reported_damage(found.report), *broken_promises(promises, found)]
+    observation = opened.observation
+    faults = [*observation.faults, *reported_damage(observation.report), *broken_promises(promises, observation)]
     outside.kill()
     return faults, is_open
 
@@ -155,5 +157,5 @@ def test_nothing_is_lost_to_a_place_that_one_start_cannot_read(
         opened += is_open
         refused += not is_open
     assert opened
-    # Only where nobody knows whether it is a torn tail.
+    # A start is refused only where the log may end in a torn tail.
     assert bool(refused) == (told in (killed, killed_early))

@@ -270,10 +270,10 @@ KINDS = [FaultKind.EIO, FaultKind.EMFILE, FaultKind.ENOMEM, FaultKind.MEMORY]
 @pytest.mark.parametrize("call", ["open", "read"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_read_of_an_index_file_at_a_start_may_fail(kind: FaultKind, call: str) -> None:
-    """Once: it is read again at once.
+    """A read that fails once is repeated at once.
 
-    A start that has the entries of a file may read it again, only for the sizes of bodies: nothing
-    is set aside for those.
+    A start that has the entries of a file may read the file again, only for the sizes of bodies: if
+    that fails, nothing is set aside.
     """
     of = f"{call} {DIRECTORY}/{INDEX}"
     faults = Faults(-1, of=of)

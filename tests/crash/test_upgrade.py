@@ -108,9 +108,9 @@ def test_what_is_between_the_two_steps_is_read_again() -> None:
     make_version_1(files)
     # As a power cut behind the commit leaves it.
     open_store(files).abandon()
-    found = marker.read(files, DIRECTORY)
-    assert found
-    marker.write(files, DIRECTORY, found.store_id, 1)
+    identity = marker.read(files, DIRECTORY)
+    assert identity
+    marker.write(files, DIRECTORY, identity.store_id, 1)
     tables = stored_rows(files, CATALOG_PATH)
     assert {stored[0] for rows in tables.values() for stored in rows.values()} == {CHECKSUMMED}
     # And one row that is not done yet: no crash leaves that, but either form may be read.

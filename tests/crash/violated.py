@@ -1,4 +1,4 @@
-"""Which invariants an engine with a bug in it violates, and the histories that show it."""
+"""Invariants that an engine with a bug violates, and the histories that show it."""
 
 from __future__ import annotations
 
@@ -112,13 +112,14 @@ def recycled_history(outside: Outside) -> None:
 
 def violated(
     invariants: set[str],
-    told: Callable[[Outside], None] = history,
+    scenario: Callable[[Outside], None] = history,
     images: int = 15,
     stop_after: int = 1_000,
     opens: OpenStore = open_store,
 ) -> set[str]:
-    """Return which of `invariants` the engine, as it is now, violates in a history: looked at until
-    all of them are violated."""
+    """Return which of `invariants` the engine, as it is now, violates in a history, which is
+    explored until all of them are violated.
+    """
 
     def go_on(_cut: Cut) -> bool:
         return not invariants <= {found.invariant for found in explorer.result.violations}
@@ -134,7 +135,7 @@ def violated(
     outside = outside_of(opens)
     # Some bugs end the history itself; what is wanted is that they are seen before that.
     with contextlib.suppress(OverflowError, ValueError, DamageError):
-        told(outside)
+        scenario(outside)
     violations = explorer.explore(outside.trace).violations
     return invariants & {violation.invariant for violation in violations}
 
