@@ -226,7 +226,9 @@ def fail_calls(
         outside.kill()
         # Whatever failed, the lock is free again.
         open_store(outside.files.fork()).abandon()
-        left_behind = faults_left_behind(outside, prover, random.Random(f"{kind} {nth} {seed}"), images)
+        left_behind = faults_left_behind(
+            outside, prover, random.Random(f"{kind} {nth} {seed}"), images
+        )
         assert left_behind == [], f"{kind} at call {nth}, {call}: {left_behind}"
 
 

@@ -123,7 +123,11 @@ def faults_of(
     outside.open()
     (*_, opened) = (event for event in outside.trace.events if isinstance(event, StoreOpened))
     observation = opened.observation
-    faults = [*observation.faults, *reported_damage(observation.report), *broken_promises(promises, observation)]
+    faults = [
+        *observation.faults,
+        *reported_damage(observation.report),
+        *broken_promises(promises, observation),
+    ]
     outside.kill()
     return faults, is_open
 

@@ -102,7 +102,7 @@ class Ledger:
         self._connection.execute("INSERT INTO decision (global_id) VALUES (?)", (xid.global_id,))
 
     def forget_decision(self, xid: Xid) -> None:
-        """Forget the decision: the branch is committed, and nobody will ask for it again."""
+        """Forget the decision: the branch is committed, and will not be asked for again."""
         self._connection.execute("DELETE FROM decision WHERE global_id = ?", (xid.global_id,))
 
     def to_be_committed(self) -> list[Xid]:

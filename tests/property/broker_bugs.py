@@ -32,7 +32,7 @@ Patch = pytest.MonkeyPatch
 
 
 def a_dead_letter_stays_in_its_queue(patch: Patch) -> None:
-    """It is not acked: after a crash it is in both queues."""
+    """Do not ack a dead letter in its old queue: after a crash it is in both queues."""
     patch.setattr(Transaction, "ack", lambda self, queue, taken: None)
 
 
@@ -166,7 +166,7 @@ def a_refused_publish_is_confirmed(patch: Patch) -> None:
 
 
 def a_circle_of_dead_letters_is_not_cut(patch: Patch) -> None:
-    """But for those that would come back at once."""
+    """Let dead letters go in a circle, except those that would come back at once."""
 
     is_cycle = Landmark.is_cycle
 
@@ -194,7 +194,7 @@ def a_rejected_message_comes_back_to_who_rejected_it(patch: Patch) -> None:
 
 
 def a_purge_takes_what_is_unacked(patch: Patch) -> None:
-    """It says that it removed what was not there."""
+    """Have a purge count unacked messages among those that it removed."""
     purge = Backlog.purge
 
     def purge_more(self: Backlog) -> int:
@@ -271,7 +271,7 @@ def a_fanout_of_dead_letters_goes_to_one(patch: Patch) -> None:
 
 
 def deliveries_are_not_logged(patch: Patch) -> None:
-    """After a crash a message does not say that it was delivered."""
+    """Do not log deliveries: after a crash messages are not marked as redelivered."""
     log_run = amqpstore.Store._log_run
 
     def log_others(self: Any, kind: Any, queue: Any, run: Run, detail: int = 0) -> None:

@@ -1,4 +1,6 @@
-"""What a message says, in the model: what consumers see of it, and how dead letters change it."""
+"""Properties of messages in the model: what consumers see of them, and how dead-lettering changes
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,23 @@ class Letter:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What it is routed by: its routing key, and those in the headers CC and BCC."""
+        """The keys that the letter is routed by: its routing key, and those in the headers CC and
+        BCC.
+        """
         return (self.key, *self.headers.get("CC", ()), *self.headers.get("BCC", ()))
 
     def without(self, *headers: str) -> Letter:
-        """The same without some of its headers."""
+        """Return the letter without some of its headers."""
         kept = {name: value for name, value in self.headers.items() if name not in headers}
         return replace(self, headers=kept)
 
     def with_header(self, name: str, value: Any) -> Letter:
-        """The same with one header more."""
+        """Return the letter with one header more."""
         return replace(self, headers={**self.headers, name: value})
 
 
 def shown(letter: Letter) -> Letter:
-    """A letter as anybody gets to see it: nobody sees BCC."""
+    """Return a letter as consumers see it, without BCC."""
     return letter.without("BCC")
 
 
@@ -83,7 +87,7 @@ def dead(
 
 
 def is_in_a_circle(letter: Letter, queue: str) -> bool:
-    """Tell whether a dead letter was in `queue` before, and nobody has rejected it since."""
+    """Tell whether a dead letter was in `queue` before, and was not rejected since."""
     for death in letter.headers.get("x-death", ()):
         if death["reason"] == REJECTED:
             return False

@@ -268,7 +268,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.model.queues)
     @rule(number=channels, pick=picks)
     def declare_again(self, number: int, pick: int) -> None:
-        """As it is: it counts as used."""
+        """Declare a queue as it is: that counts as a use of it."""
         queue = list(self.model.queues.values())[pick % len(self.model.queues)]
         is_own = queue.owner is not None
         self.declare_queue(

@@ -88,16 +88,16 @@ Event = Delivered | Left | Flushed
 
 
 class Choices(Protocol):
-    """What the broker did of its own accord, in order."""
+    """The choices that the broker made of its own accord, in order."""
 
     def peek(self) -> Event | None:
-        """Return what it did next, if anything."""
+        """Return the broker's next choice, if there is any."""
 
     def pop(self) -> Event:
-        """The same, and go on."""
+        """Return the broker's next choice, and go on to the one after it."""
 
     def order(self, letter: Letter, queues: set[str]) -> list[str]:
-        """The queues of a route in the order in which they have their turn."""
+        """Return the queues of a route in the order in which they take the letter."""
 
 
 class Model:
@@ -117,7 +117,9 @@ class Model:
         self._logged_count = 0
         self._waiters: list[Callable[[], None]] = []
         self.left: Counter[str] = Counter()
-        """What has left the queues that are gone, and what never entered one, by reason."""
+        """Counts of messages that left deleted queues, and of those that never entered a queue, by
+        reason.
+        """
 
     # Exchanges and bindings.
 
@@ -134,7 +136,7 @@ class Model:
         self.topology.exchanges[exchange.name] = exchange
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        """Its bindings go with it, those to it as well."""
+        """Delete an exchange, with the bindings from it and to it."""
         if not name or name in PREDECLARED:
             raise RefusedError("AccessRefusedError")
         if name not in self.topology.exchanges:
@@ -248,7 +250,9 @@ class Model:
     # Policies.
 
     def define_policies(self, policies: list[Policy], *, operator: bool) -> None:
-        """They hold at once, for what there is too: what is too much is dropped."""
+        """Set the policies. They hold at once, for existing queues too: messages beyond a limit are
+        dropped.
+        """
         if operator:
             self.topology.operator_policies = policies
         else:
@@ -417,7 +421,9 @@ class Model:
                     self._drop_excess(queue)
 
     def _count_missing(self, sent: Sent, route: Sequence[Queue], taken: Sequence[int]) -> None:
-        """Count the letters that enter no queue: none is there, or nobody can take them at once."""
+        """Count the letters that enter no queue: there is none, or no consumer can take them at
+        once.
+        """
         if not route:
             is_back = sent.mandatory and not sent.route
             self.left["returned" if is_back else "unroutable"] += len(sent.letters)
@@ -486,7 +492,7 @@ class Model:
         self._move(plans, [(queue, entry) for entry in entries])
 
     def _see_off(self) -> None:
-        """As much of what is on its way out of queues went, as the broker chose."""
+        """Take out of the queues as many of their moving letters as the broker chose to."""
         while self._is_moving(left := self.choices.peek()):
             assert isinstance(left, Left)
             self.choices.pop()
@@ -657,7 +663,9 @@ class Model:
                 return
 
     def _serve(self, queue: Queue | None = None) -> None:
-        """Consumers of a queue, or of all, got what they could: never more, and never less."""
+        """Check that consumers of a queue, or of all queues, got what they could: never more, never
+        less.
+        """
         served = list(self.queues.values()) if queue is None else [queue]
         while (event := self.choices.peek()) is not None:
             if isinstance(event, Delivered):
@@ -679,9 +687,9 @@ class Model:
         if isinstance(event, Left) and event.reason == MAXLEN:
             served = [self.queues[event.queue]]  # the others may have their turn later
         for each in served:
-            for one in each.active if each not in self.late else ():
-                entry = each.can_be_served(one)
-                assert entry is None, f"{each.name}: {one.tag} could have {entry}"
+            for consumer in each.active if each not in self.late else ():
+                entry = each.can_be_served(consumer)
+                assert entry is None, f"{each.name}: {consumer.tag} could have {entry}"
 
     def _follow(self, event: Delivered, consumer: Consumer) -> None:
         """The broker served a consumer: make sure that it was its turn. Of those who could have
@@ -722,15 +730,16 @@ class Model:
         self._settle(channel, self._named(channel, tag, multiple=multiple), requeue=requeue)
 
     def recover(self, channel: Channel, *, requeue: bool) -> None:
-        """All that is unacked goes back, or once more, under new tags, to the consumers that
-        have it. What has no consumer any more goes back in any case, and nothing is delivered
-        too often."""
+        """Requeue all unacked messages, or redeliver them, under new tags, to the consumers that
+        have them. A message whose consumer is gone is requeued in any case, and none is delivered
+        too often.
+        """
         held, channel.unacked = channel.unacked, []
         while held:
-            one = held[0]
-            consumer = one.consumer
+            unacked = held[0]
+            consumer = unacked.consumer
             is_there = consumer and channel.consumers.get(consumer.tag) is consumer
-            too_often = one.queue.is_delivered_too_often(one.entry)
+            too_often = unacked.queue.is_delivered_too_often(unacked.entry)
             if requeue or not is_there or consumer is None or too_often:
                 self._give_back(held.pop(0))
                 continue
@@ -740,7 +749,7 @@ class Model:
             assert event[:3] == (channel.number, consumer.tag, channel.next_tag)
             for place, letter in enumerate(event.letters):
                 entry = held.pop(0).entry
-                handed = self._hand_out(channel, one.queue, entry, consumer, no_ack=False)
+                handed = self._hand_out(channel, unacked.queue, entry, consumer, no_ack=False)
                 assert (event.first_tag + place, letter, event.redelivered) == handed
         self._see_off()
 
@@ -803,8 +812,9 @@ class Model:
             channel.transaction = Uncommitted()
 
     def commit(self, channel: Channel) -> None:
-        """All that was sent, acked and rejected is one transaction, or none of it happens: not,
-        when a queue refuses any of it. What was returned is told before commit-ok."""
+        """Commit all publishes, acks and rejections as one transaction. Nothing of it happens if a
+        queue refuses any message. Returned messages come before commit-ok.
+        """
         transaction = channel.transaction
         if transaction is None:
             raise RefusedError("PreconditionFailedError")
@@ -830,15 +840,15 @@ class Model:
                 back = sent.letters[max(taken, default=0) :]
                 channel.answers += [("returned", "NO_CONSUMERS", shown(one)) for one in back]
         gone = []
-        for one, requeue in transaction.settled:
-            if requeue or one.queue.is_deleted:
+        for unacked, requeue in transaction.settled:
+            if requeue or unacked.queue.is_deleted:
                 continue
-            one.entry.state = State.GONE
+            unacked.entry.state = State.GONE
             if requeue is False:
-                plans += self._dead_letters(one.queue, [one.entry.letter], REJECTED)
+                plans += self._dead_letters(unacked.queue, [unacked.entry.letter], REJECTED)
             else:
-                one.queue.left["acked"] += 1
-            gone.append((one.queue, one.entry))
+                unacked.queue.left["acked"] += 1
+            gone.append((unacked.queue, unacked.entry))
         self._move(plans, gone, lambda: channel.answers.append(("committed",)))
         settled = transaction.settled
         channel.transaction = Uncommitted()
@@ -860,7 +870,9 @@ class Model:
         return self.channels[number]
 
     def close_channel(self, channel: Channel) -> None:
-        """Its consumers end, what was not committed is undone, what is unacked goes back."""
+        """Close a channel: cancel its consumers, roll back its transaction, requeue its unacked
+        messages.
+        """
         for consumer in channel.consumers.values():
             self._remove_consumer(consumer)
         channel.consumers.clear()
@@ -871,7 +883,7 @@ class Model:
         self._give_all_back(held)
 
     def close_connection(self, connection: object) -> None:
-        """Its exclusive queues go with it."""
+        """Close the channels of a connection, and delete its exclusive queues."""
         for channel in [one for one in self.channels.values() if one.connection is connection]:
             self.close_channel(channel)
         for queue in [one for one in self.queues.values() if one.owner is connection]:

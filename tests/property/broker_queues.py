@@ -12,10 +12,10 @@ from tests.property.broker_letters import Letter
 
 
 class State(enum.Enum):
-    """Where a message is in its queue's life."""
+    """The state of a message in its queue."""
 
     COMING = enum.auto()
-    """Published by a transaction, or moved here, and not yet on disk: nobody sees it."""
+    """Published by a transaction, or moved here, and not yet on disk: consumers do not see it."""
     READY = enum.auto()
     UNACKED = enum.auto()
     GONE = enum.auto()
@@ -56,27 +56,30 @@ class Queue:
     consumers: list[Consumer] = field(default_factory=list)
     single: Consumer | None = None
     moving: list[tuple[Entry, str]] = field(default_factory=list)
-    """What was rejected, or given back too often, and why: it goes in this order, and by the end of
-    the turn."""
+    """Messages that were rejected, or given back too often, and why: they leave in this order, by
+    the end of the turn.
+    """
     left: Counter[str] = field(default_factory=Counter)
-    """How many messages have left it since the start, by reason."""
+    """How many messages have left the queue since the start, by reason."""
     unused_since_ms: int = 0
     is_deleted: bool = False
 
     @property
     def survives(self) -> bool:
-        """Whether it is there after a restart: an exclusive queue never is."""
+        """Whether the queue is there after a restart: an exclusive queue never is."""
         return self.durable and self.owner is None
 
     @property
     def ready(self) -> list[Entry]:
-        """What waits, in the order in which it goes out: by priority, then by age."""
+        """The ready messages, in the order in which they are delivered: by priority, then by
+        age.
+        """
         ready = [entry for entry in self.entries if entry.state is State.READY]
         return sorted(ready, key=lambda entry: -entry.level)
 
     @property
     def coming(self) -> list[Entry]:
-        """What will be ready once it is durable."""
+        """The messages that will be ready once they are durable."""
         return [entry for entry in self.entries if entry.state is State.COMING]
 
     @property
@@ -113,7 +116,7 @@ class Queue:
 
     @property
     def unused_until_ms(self) -> int:
-        """When it is deleted unless it is used before; 0 where it is not."""
+        """The time when the queue is deleted unless it is used before; 0 if it is not."""
         if self.consumers or "expires" not in self.settings:
             return 0
         return int(self.unused_since_ms + self.settings["expires"])
@@ -123,7 +126,7 @@ class Queue:
 
     @property
     def active(self) -> list[Consumer]:
-        """Who may be served: all, or the single active consumer."""
+        """The consumers that may be served: all, or the single active one."""
         alone = self.settings.get("single-active-consumer", False)
         return [one for one in self.consumers if one is self.single] if alone else self.consumers
 
@@ -133,8 +136,9 @@ class Queue:
             self.single = max(self.consumers, key=lambda one: one.priority, default=None)
 
     def next_for(self, consumer: Consumer) -> Entry | None:
-        """Return what a consumer would get: the first that it did not give back, or if nobody else
-        could have that, the first."""
+        """Return the message that a consumer would get: the first that it did not give back, or
+        simply the first if no other consumer could have it.
+        """
         if len(self.active) > 1:
             return next((one for one in self.ready if one.given_back_by is not consumer), None)
         return next(iter(self.ready), None)
@@ -146,9 +150,9 @@ class Queue:
 
 
 class Window(NamedTuple):
-    """How much may be unacked: so many messages, and so many bytes of them; 0 is any number.
+    """A limit of unacked messages, by their number and their bytes; 0 is no limit.
 
-    A single message may always be, however large it is.
+    A single message may always be unacked, however large it is.
     """
 
     messages: int = 0
@@ -218,7 +222,7 @@ class Settled(NamedTuple):
 
 @dataclass(eq=False)
 class Uncommitted:
-    """What a transacted channel did since the last commit."""
+    """The publishes, acks and rejections of a transacted channel since its last commit."""
 
     sent: list[Sent] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
@@ -226,7 +230,7 @@ class Uncommitted:
 
 @dataclass(eq=False)
 class Channel:
-    """A channel. `answers` is what the client was told since somebody looked."""
+    """A channel. `answers` is what the client was told since the last look at it."""
 
     number: int
     connection: object
@@ -243,11 +247,11 @@ class Channel:
 
     @property
     def held(self) -> list[Unacked]:
-        """What is unacked until it is really acked."""
+        """The messages that are unacked until their acks are committed."""
         settled = self.transaction.settled if self.transaction else []
         return [*self.unacked, *(one.unacked for one in settled)]
 
     @property
     def counted(self) -> list[Unacked]:
-        """What fills its window: all but what was fetched."""
+        """The messages that fill the window: all but those that were fetched."""
         return [one for one in self.held if one.consumer is not None]

@@ -22,7 +22,7 @@ class Exchange:
 
     @property
     def compared(self) -> tuple[object, ...]:
-        """What another declaration has to agree in."""
+        """The properties in which another declaration has to agree."""
         alternate = self.arguments.get("alternate-exchange")
         return self.type, self.durable, self.auto_delete, self.internal, alternate
 
@@ -47,13 +47,13 @@ class Topology:
         self.operator_policies: list[Policy] = []
 
     def route(self, letter: Letter, queues: Iterable[str]) -> set[str]:
-        """The queues that a letter goes to, each of them once however many ways lead there.
+        """Return the queues that a letter goes to, each of them once however many ways lead there.
 
         An exchange that leads nowhere hands it to its alternate exchange, if there is one.
         """
         if not letter.exchange:
             return set(letter.keys) & set(queues)
-        found: set[str] = set()
+        reached: set[str] = set()
         waiting = [letter.exchange]
         seen = set()
         while waiting:
@@ -62,11 +62,11 @@ class Topology:
                 continue
             seen.add(name)
             matching = [one for one in self.bindings_of(name) if self._matches(one, letter)]
-            found |= {one.name for one in matching if one.kind == "queue"}
+            reached |= {one.name for one in matching if one.kind == "queue"}
             waiting += [one.name for one in matching if one.kind == "exchange"]
             if not matching:
                 waiting.append(self.alternate(name))
-        return found
+        return reached
 
     def bindings_of(self, source: str) -> list[Binding]:
         return [binding for binding in self.bindings if binding.source == source]

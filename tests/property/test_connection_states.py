@@ -61,7 +61,7 @@ BYTES: dict[ConnectionEvent, Callable[[int], bytes]] = {
     ConnectionEvent.CLOSE: lambda _number: sent(CLOSE),
     ConnectionEvent.CLOSE_OK: lambda _number: sent(methods.ConnectionCloseOk()),
 }
-"""What the client sends, for each event of its own; a channel has a number of its own each time."""
+"""The bytes that the client sends, for each event of its own; each channel has a new number."""
 
 ANSWERS = {
     ConnectionEvent.HEADER: "connection.start",
@@ -73,7 +73,9 @@ ANSWERS = {
     ConnectionEvent.BLOCK: "connection.blocked",
     ConnectionEvent.UNBLOCK: "connection.unblocked",
 }
-"""What is sent where the event is legal; and connection.close, where it leads to CLOSING."""
+"""The method that answers each event where it is legal; connection.close, where it leads to
+CLOSING.
+"""
 
 WAYS: dict[ConnectionState, list[ConnectionEvent]] = {
     ConnectionState.GREETING: [],
@@ -99,7 +101,7 @@ def outcome(state: ConnectionState, event: ConnectionEvent) -> ConnectionState:
     if event in CONNECTION[state]:
         return CONNECTION[state][event]
     if event not in BYTES or state in ENDED:
-        return state  # a call that comes too late, or bytes that nobody looks at
+        return state  # a call that comes too late, or bytes that are not read
     if event is ConnectionEvent.HEADER:
         return ConnectionState.DRAINING  # no frame starts so
     if state in (*SERVED, ConnectionState.CLOSING):
@@ -117,7 +119,7 @@ class Peer:
         self._server = server
         self._numbers = itertools.count(1)
         self._waiting: list[ConnectionEvent] = []
-        """What came while the login was checked."""
+        """Events that came while the login was checked."""
 
     def meet(self, event: ConnectionEvent) -> None:
         """Let an event happen, and compare what comes of it."""

@@ -1,6 +1,6 @@
-"""The same store against the same lists, and a clock: what expires, and what is withdrawn.
+"""A store against lists, as in `test_store`, with a clock: messages that expire, or are withdrawn.
 
-What is withdrawn is in nobody's hands: the log says nothing about it before it is acked, so that a
+No consumer has a withdrawn message: the log says nothing about it before it is acked, so that a
 crash makes it ready again with the count that it had.
 """
 
@@ -210,7 +210,8 @@ class StoreWithAClock(StoreAgainstPlainLists):
             found = model.queue.first_to_expire()
             assert (found is not None) >= bool(times_ms)
             if isinstance(found, PagedFile):
-                # It may be too early, and then is read in vain.
+                # The time of a page may be too early: then the page is read, and nothing in it has
+                # expired.
                 assert found.expires_ms <= min(times_ms, default=found.expires_ms)
             elif found is not None:
                 assert found.expires_ms == min(times_ms)

@@ -116,16 +116,16 @@ def test_the_queues_are_those_that_a_publish_reaches(
     router = simulated.vhost.router
     for number, (exchange, key, headers) in enumerate(messages):
         known = dict(router._routes)
-        found = explain(router, exchange, key, BasicProperties(headers=headers))
+        explanation = explain(router, exchange, key, BasicProperties(headers=headers))
         assert router._routes == known
         assert holding(simulated, str(number)) == set()
         client.publish(exchange, key, str(number), headers=headers)
         reached = holding(simulated, str(number))
-        assert {queue["name"] for queue in found["queues"]} == reached
-        why = why_of(found)
+        assert {queue["name"] for queue in explanation["queues"]} == reached
+        why = why_of(explanation)
         assert why.keys() == reached
         assert all(why.values())
-        for place, step in enumerate(found["steps"]):
+        for place, step in enumerate(explanation["steps"]):
             # A tree: the way back from each step leads to the first one.
             assert (step["from"] is None) == (place == 0)
             assert place == 0 or step["from"] < place

@@ -62,7 +62,7 @@ class Log(NamedTuple):
 
 
 def behind(position: Position, ends: Sequence[BatchEnd]) -> list[BatchEnd]:
-    """Those that are behind a position, in the order of the log."""
+    """Return the ends of batches behind a position, in the order of the log."""
     return sorted(end for end in ends if end > (position.segment, position.offset))
 
 
@@ -282,11 +282,11 @@ def changed(content: bytes, change: tuple[str, int, int]) -> bytes:
 def disagreements(directory: str) -> dict[str, object]:
     """Return which readers do not say of a store what recovery says, and what they say."""
     wanted = of_recovery(directory)
-    # What has neither a file nor a byte that counts is the same to all.
+    # A segment without a file and one without a byte that counts are the same to all readers.
     there = {number: size for number, size in wanted.sizes.items() if size}
 
-    def plain(found: Log) -> Log:
-        return found._replace(sizes={one: size for one, size in found.sizes.items() if size})
+    def plain(log: Log) -> Log:
+        return log._replace(sizes={number: size for number, size in log.sizes.items() if size})
 
     truth = Log(wanted.ends, there, wanted.missing)
     is_known = {"check": True, "check on Spark": True, "copy": True}
@@ -298,28 +298,31 @@ def disagreements(directory: str) -> dict[str, object]:
         "spark": of_spark,
         "copy": of_copy,
     }
-    found: dict[str, tuple[object, object]] = {}
+    results: dict[str, tuple[object, object]] = {}
     for name, reader in readers.items():
-        # The others name what is missing by the report of recovery, or of check.
+        # The other readers name missing segments by the report of recovery, or of check.
         expected = truth if name in is_known else truth._replace(missing=[])
-        found[name] = plain(reader(directory)), expected
+        results[name] = plain(reader(directory)), expected
     last = max(wanted.sizes, default=0)
     with StoreImage.open(directory) as image:
         is_open = last == image.recovered.open_segment
     position = position_of(directory)
     if is_open:
-        # It reads the last segment alone, and does not ask the catalog where that ends.
+        # `follow` reads the last segment alone, and does not ask the catalog where that ends.
         follows = behind(position, [(last, end) for end in of_follow(directory)])
-        found["follow"] = follows, [end for end in wanted.ends if end[0] == last]
-    # A new stream begins behind what is missing; and what may be torn it leaves to be decided.
+        results["follow"] = follows, [end for end in wanted.ends if end[0] == last]
+    # A new stream begins behind the missing segments, and leaves what may be a torn tail undecided.
     first = max((one for one in wanted.missing if one < last), default=0)
     taps = [end for end in behind(position, of_tap(directory)) if end[0] > first]
-    found["tap"] = taps, [end for end in wanted.ends if end[0] > first and (is_open or end in taps)]
-    return {name: (says, truth) for name, (says, truth) in found.items() if says != truth}
+    results["tap"] = (
+        taps,
+        [end for end in wanted.ends if end[0] > first and (is_open or end in taps)],
+    )
+    return {name: (says, truth) for name, (says, truth) in results.items() if says != truth}
 
 
 def of_one_segment(content: bytes) -> dict[str, object]:
-    """The same of the store with one segment, which has this content."""
+    """Return the disagreements about a store whose one segment has this content."""
     with tempfile.TemporaryDirectory(prefix="amqpstore-readers-") as scratch:
         directory = os.path.join(scratch, "store")
         shutil.copytree(written(), directory)

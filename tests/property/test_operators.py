@@ -1,4 +1,4 @@
-"""What operators do with messages, beside lists: whatever clients do, and crashes, in between."""
+"""Operators' work with messages, compared with lists, between work of clients and crashes."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Publishes that come in one read: nobody can see that they are not handled one by one."""
+"""Publishes that come in one read have the same results as if they were handled one by one."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ ROUTES += [("topic", "a"), ("topic", "b"), ("topic", "elsewhere")]
 
 
 class Published(NamedTuple):
-    """What one message says of itself."""
+    """The properties of one message."""
 
     route: tuple[str, str]
     mode: int

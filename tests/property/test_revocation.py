@@ -1,4 +1,4 @@
-"""Permissions and virtual hosts that change under traffic: nobody keeps what was taken away."""
+"""Permissions and virtual hosts change under traffic: no user keeps a right that was revoked."""
 
 import itertools
 from collections import Counter
@@ -151,7 +151,7 @@ class Revocation(RuleBasedStateMachine):
 
     @rule(vhost=vhosts, queue=queues)
     def publish(self, vhost: str, queue: str) -> None:
-        """To the default exchange: `.*` alone matches its name."""
+        """Publish to the default exchange: only `.*` matches its name."""
         client = self.clients.get(vhost)
         allowed = self.allowed[vhost]
         if client is None:
@@ -160,18 +160,18 @@ class Revocation(RuleBasedStateMachine):
         before = len(client.answers)
         method = methods.BasicPublish(exchange="", routing_key=queue)
         client.send(content(1, method, b"x", BasicProperties(), 0, 1))
-        found = [answer.method for answer in client.answers[before:]]
+        received = [answer.method for answer in client.answers[before:]]
         readers = set(self.consumed[vhost].values())
         if allowed is None or allowed["write"] != ".*":
-            codes = [one.reply_code for one in found if isinstance(one, methods.ChannelClose)]
-            assert codes == [403]
+            closes = [one for one in received if isinstance(one, methods.ChannelClose)]
+            assert [close.reply_code for close in closes] == [403]
             client.ask(1, methods.ChannelCloseOk())
             return
-        # Nobody is delivered what it may not read any more.
-        assert len(found) == (queue in readers)
-        for one in found:
-            assert isinstance(one, methods.BasicDeliver)
-            assert self.consumed[vhost][one.consumer_tag] == queue
+        # No client gets messages of a queue that it may not read any more.
+        assert len(received) == (queue in readers)
+        for delivery in received:
+            assert isinstance(delivery, methods.BasicDeliver)
+            assert self.consumed[vhost][delivery.consumer_tag] == queue
         self.close(client, 1)
 
     def ask(

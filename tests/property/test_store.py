@@ -298,18 +298,20 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         assert told == ["durable"]
         self._note_durable()
 
-    # Housekeeping, which nobody outside is to notice.
+    # Housekeeping, which is not to be noticed outside of the store.
 
     @rule(times=st.integers(0, 3))
     def checkpoint(self, times: int) -> None:
-        """Make a checkpoint, leave to index files what they have, and merge what is due."""
+        """Make a checkpoint, drop entries from memory that index files have, and merge what is
+        due.
+        """
         self.store.upkeep.checkpoint()
         for _ in range(2 * times):
             self.store.upkeep.housekeep()
 
     @rule()
     def work_is_due(self) -> None:
-        """Something begins, or goes on: it is taken over some rules later."""
+        """Begin housekeeping, or go on with it: its result is taken over some rules later."""
         self.clock.advance(OPTIONS.checkpoint_ms)
         self.store.upkeep.housekeep()
 
@@ -470,7 +472,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         assert report.is_clean == (torn_bytes == 0)
 
     def _die_before_settling(self) -> None:
-        """The batch is on disk and nobody was told."""
+        """Die when the batch is on disk, before its publishers are told."""
         batch = self.store.log.seal(0)
         if batch is not None:
             self.store.log.write(batch)
@@ -526,7 +528,9 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_what_it_says(self) -> None:
-        """No message, and nothing that was written aside, is kept that nobody wants."""
+        """Messages in memory, and those written aside, are the ones that queues still need, and are
+        counted.
+        """
         total = aside = 0
         for model in self.models.values():
             held = 0

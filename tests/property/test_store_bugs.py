@@ -1,5 +1,6 @@
 """Bugs put into the store that its model sees, each in a short history: work that is done while
-others go on, and memory that is kept for nobody."""
+other work goes on, and memory that is kept without need.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +138,7 @@ def a_delivery_is_forgotten_when_its_run_is_paged_out(patch: Patch) -> None:
 
 
 def merged_index_files_are_removed_at_once(patch: Patch) -> None:
-    """Before their queue knows where their entries are now."""
+    """Remove index files before their queue knows where their entries are now."""
     run = Checkpoint.run
 
     def run_and_remove(self: Checkpoint) -> Any:
@@ -151,7 +152,7 @@ def merged_index_files_are_removed_at_once(patch: Patch) -> None:
 
 
 def compacted_segments_are_removed_at_once(patch: Patch) -> None:
-    """Before the log knows where their messages are now."""
+    """Remove segments before the log knows where their messages are now."""
     run = Compaction.run
 
     def run_and_remove(self: Compaction) -> Any:

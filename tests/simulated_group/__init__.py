@@ -1,6 +1,6 @@
 """A group of members in one process and one thread, in virtual time, from one seed.
 
-- `events`: what happens next, by time
+- `events`: the events to come, by time
 - `etcd`: a linearizable store of keys with revisions and leases, and its faults
 - `network`: ordered connections that can be cut, one way or both
 - `disk`: the files of a machine, which outlive its process

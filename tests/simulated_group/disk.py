@@ -1,4 +1,4 @@
-"""What a simulated machine has on disk: a log of batches, definitions, a term and a checkpoint."""
+"""The disk of a simulated machine: a log of batches, definitions, a term and a checkpoint."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ReplicaDisk:
         self.known = 0
         """Up to which batch the log is known to be confirmed since it was opened."""
         self.notes = Notes()
-        """What the file MEMBER has."""
+        """The content of the file MEMBER."""
         self.compacted = 0
         """Up to which batch the log is not as it was sealed any longer."""
 

@@ -10,7 +10,7 @@ from tests.simulated_group.history import Group
 from tests.simulated_group.machine import SimulatedMachine
 
 Fault = Callable[[Group, SimulatedMachine], None]
-"""What goes wrong, with the machine that leads."""
+"""A fault, as a function of the group and the machine that leads."""
 
 WARM_S = 8.0
 
@@ -30,7 +30,7 @@ def drill(seed: int, fault: Fault, duration_s: float = 15.0) -> tuple[float, Gro
     group.network.slow = group.etcd.loss = 0.0
     group.run(WARM_S)
     if not group.leaders:
-        raise DrillError(f"seed {seed}: nobody leads after {WARM_S} s")
+        raise DrillError(f"seed {seed}: no member leads after {WARM_S} s")
     began = group.events.now
     fault(group, group.leaders[0])
     group.run(duration_s)
@@ -57,7 +57,9 @@ def killed_and_started(group: Group, leader: SimulatedMachine) -> None:
 
 
 def killed_with_a_damaged_second(group: Group, leader: SimulatedMachine) -> None:
-    """The oldest of the others has found damage when it was started: the youngest is to lead."""
+    """Kill the leader when the older follower has found damage at its start: the younger one has to
+    lead.
+    """
     second = _others(group, leader)[0]
     if second.member is not None:
         second.member.identity = second.member.identity._replace(is_damaged=True)
@@ -66,7 +68,7 @@ def killed_with_a_damaged_second(group: Group, leader: SimulatedMachine) -> None
 
 
 def dies_soon_after_each_election(group: Group, leader: SimulatedMachine) -> None:
-    """Its supervisor has it up again before its lease is over, each time."""
+    """Kill each new leader; its supervisor has it up again before its lease is over."""
 
     def look() -> None:
         if leader.serves:
@@ -78,7 +80,9 @@ def dies_soon_after_each_election(group: Group, leader: SimulatedMachine) -> Non
 
 
 def killed_while_etcd_is_slow(group: Group, leader: SimulatedMachine) -> None:
-    """A request takes 900 ms, which is less than the time that is allowed for it."""
+    """Kill the leader while a request to etcd takes 900 ms, which is less than the time allowed for
+    it.
+    """
     group.etcd.least_s = group.etcd.slow_s = 0.45
     leader.kill(with_power=False)
 
@@ -98,12 +102,16 @@ def loses_a_follower(group: Group, leader: SimulatedMachine) -> None:
 
 
 def with_a_slow_follower(group: Group, leader: SimulatedMachine) -> None:
-    """Each sync takes a second: no ack is overdue, and all clients wait for it."""
+    """Make each sync of a follower take a second: no ack is overdue, and all clients wait for
+    it.
+    """
     _others(group, leader)[0].sync_s = 1.0
 
 
 def newcomer_comes_in_an_outage(group: Group, leader: SimulatedMachine) -> None:
-    """It is not in the list, and no change of that is possible."""
+    """Have a member join that is not in the list while etcd is away, so that the list cannot
+    change.
+    """
     newcomer = _others(group, leader)[-1]
     newcomer.kill(with_power=True)
     group.run(6.0)
@@ -113,7 +121,7 @@ def newcomer_comes_in_an_outage(group: Group, leader: SimulatedMachine) -> None:
 
 
 def disk_of_a_follower_is_full(group: Group, leader: SimulatedMachine) -> None:
-    """It connects again each second."""
+    """Fill a follower's disk: it connects again each second."""
     _others(group, leader)[0].is_disk_full = True
 
 

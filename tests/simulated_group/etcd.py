@@ -32,10 +32,10 @@ def keep_none(transaction: EtcdTransaction) -> float:
 
 
 class GroupEtcd(ABC):
-    """What a history of a group asks of etcd: requests of machines, faults, and who may be elected.
+    """The interface of etcd for histories of a group: requests of machines, faults, and the list.
 
-    Nothing that is asked has an answer here: an etcd that is not the model may not inherit one of
-    the model's by accident, as the rules would be held against that then.
+    No method has a body here: an etcd that is not the model may not inherit an answer of the model
+    by accident, as the rules would then be checked against that.
     """
 
     def __init__(self) -> None:
@@ -45,13 +45,13 @@ class GroupEtcd(ABC):
         self.loss = 0.01
         """How often a request, or its answer, is lost."""
         self.slow_s = 0.02
-        """What a request takes at most until it is carried out, and its answer to come back."""
+        """The longest time until a request is carried out, and that for its answer to come back."""
         self.least_s = 0.0005
-        """What each way takes at least: an etcd that is slow is so with each request."""
+        """The shortest time that each way takes: a slow etcd is slow with each request."""
         self.hold: Callable[[EtcdTransaction], float] = keep_none
-        """Says for how long a transaction is held back, in seconds: its answer is lost then."""
+        """Returns for how many seconds a transaction is held back: its answer is then lost."""
         self.changed: Callable[[str], None] = lambda _: None
-        """Called with each key that changed, but for those that only say who is alive."""
+        """Called with each key that changed, except those that only say which members are alive."""
 
     def is_cut(self, member: str) -> bool:
         """Tell whether a member cannot reach it."""
@@ -64,7 +64,9 @@ class GroupEtcd(ABC):
     @property
     @abstractmethod
     def in_sync(self) -> tuple[str, ...]:
-        """The list as it is now; empty if this etcd was made anew, or if nobody can say."""
+        """The list as it is now; empty if this etcd was made anew, or if the list cannot be
+        read.
+        """
 
     # Faults.
 
@@ -128,7 +130,7 @@ def first_values(members: tuple[str, ...], min_in_sync: int) -> dict[str, Mappin
 
 
 class EtcdBackup(NamedTuple):
-    """What was saved of an etcd."""
+    """A backup of an etcd."""
 
     revision: int
     rows: Mapping[str, tuple[EtcdRow, int]]
@@ -267,7 +269,7 @@ class Etcd(GroupEtcd):
         self._put(member_key(member), {"sync": sync}, 0)
 
     def set_min_in_sync(self, count: int) -> None:
-        """Have commits need so many members, as an operator does."""
+        """Have commits need `count` members, as an operator does."""
         self._revision += 1
         self._put(GROUP, {**self._rows[GROUP][0].value, "min_in_sync": count}, 0)
 

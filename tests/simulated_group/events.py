@@ -1,4 +1,4 @@
-"""What happens next, by time: the simulation's only clock."""
+"""Events to come, by time: the simulation's only clock."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ STEP_S = 0.05
 
 
 class GroupOutcome(NamedTuple):
-    """What a history came to. `violations` is empty if every rule held."""
+    """The outcome of a history. `violations` is empty if every rule held."""
 
     seed: int
     confirmed: int
@@ -61,8 +61,8 @@ class Group:
         self.publishes = True
         """Whether clients publish and declare."""
         self._published = 0
-        for one in self.machines:
-            self.events.after(self.random.uniform(0, 1.0), one.restart)
+        for machine in self.machines:
+            self.events.after(self.random.uniform(0, 1.0), machine.restart)
 
     def add_twin(self, machine: SimulatedMachine) -> SimulatedMachine:
         """Add a machine that has the MEMBER of another one, and does not run yet."""

@@ -1,12 +1,12 @@
-"""What must hold at each moment of a history.
+"""Rules that hold at each moment of a history.
 
-- Whatever was confirmed is durable, at its place, on each member that the list in etcd names: any
-  of them may be elected. The same holds of declarations that were answered.
+- Each confirmed batch is durable, at its place, on each member that the list in etcd names: any of
+  them may be elected. The same holds for declarations that were answered.
 - A leader that opens its store has all of it, and each queue that its log speaks of.
 - No two batches are committed for one place of the log.
-- A checkpoint covers what is committed only, and nothing that is committed is discarded. But a
-  leader may commit without a follower what it has just told it to discard: it sends it again before
-  the follower can be elected.
+- A checkpoint covers committed batches only, and no committed batch is discarded. But a leader may
+  commit a batch without a follower that it has just told to discard it: the leader sends it again
+  before the follower can be elected.
 - Two machines never serve clients at once.
 """
 

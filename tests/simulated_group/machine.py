@@ -63,7 +63,7 @@ from tests.simulated_group.network import Network
 
 TICK_S = 0.1
 SYNC_S = 0.003
-"""What a sync takes about."""
+"""The usual time of a sync."""
 TIMING = Timing()
 
 
@@ -133,19 +133,19 @@ class SimulatedMachine:
         """Whether a store that is to be opened by a leader never is."""
         self.is_damaged = False
         self.sync_s = SYNC_S
-        """What a sync takes about: a slow disk takes longer."""
+        """The usual time of a sync of this machine: a slow disk takes longer."""
         self.store_id = "store"
         self.member_of = ""
-        """Whose MEMBER it has, if not its own."""
+        """The machine whose file MEMBER this one has, if not its own."""
         self.is_of_older_version = False
-        """Whether its member stands for election whatever its log has."""
+        """Whether the machine's member stands for election whatever its log has."""
         self.disk = ReplicaDisk()
         self.member: GroupMember | None = None
         self.reports: list[str] = []
         self.copies = 0
-        """How often it has put a copy of a leader's store in the place of its own."""
+        """How often the machine has replaced its store with a copy of a leader's."""
         self.followed = ""
-        """The leader that welcomed it last."""
+        """The leader that welcomed the machine last."""
         self._events = events
         self._random = random
         self._etcd = etcd

@@ -1,4 +1,4 @@
-"""What goes wrong in a history: single faults, and stories of several that belong together.
+"""Faults in a history: single ones, and stories of several that belong together.
 
 A story is a schedule that a random order of single faults hardly ever comes to, such as a
 transaction that etcd carries out long after its answer was lost, just when its sender no longer
@@ -73,8 +73,8 @@ class Nemesis:
             case 9:
                 machine.is_disk_stuck = True
             case 10:
-                for one in self._machines:
-                    self._kill(one)
+                for victim in self._machines:
+                    self._kill(victim)
             case 11:
                 if machine.member is not None:
                     machine.is_stopping = machine.member.leader is None
@@ -178,8 +178,9 @@ class Nemesis:
         self._events.after(18.0, self._mend_story)
 
     def _old_list(self, machine: SimulatedMachine) -> None:
-        """A follower sees that nobody leads, and nothing more: the leader goes on without it. It
-        can reach etcd again at the moment at which the leader has lost its lease again.
+        """A follower sees that there is no leader, and is then cut off: the leader goes on without
+        it. The follower can reach etcd again at the moment when the leader has lost its lease
+        again.
         """
         follower = self._random.choice(self._machines)
         self._etcd.lose_leases()

@@ -83,22 +83,22 @@ class Network:
 
     def send(self, sender: NetworkEnd, link: int, frame: Frame) -> None:
         """Send a frame; it arrives behind those before it, or the connection breaks."""
-        found = self._links.get(link)
-        if found is None or found.is_broken:
+        connection = self._links.get(link)
+        if connection is None or connection.is_broken:
             return
-        other = found.ends[1] if found.ends[0] is sender else found.ends[0]
+        other = connection.ends[1] if connection.ends[0] is sender else connection.ends[0]
         if (sender.name, other.name) in self.blocked:
             # Nothing that is sent behind a lost piece arrives either; both ends find out in time.
-            found.is_broken = True
+            connection.is_broken = True
             self._events.after(self._random.uniform(0.2, 5.0), lambda: self.hang_up(link))
             return
         at = self._events.now + self._delay()
         if not isinstance(frame, Beat):
             # A beat goes before all that waits to be sent.
-            at = max(found.next_at[other.name], at)
+            at = max(connection.next_at[other.name], at)
             if isinstance(frame, ShippedBatch):
                 at = self._transfer(link, other, at)
-            found.next_at[other.name] = at
+            connection.next_at[other.name] = at
         self._events.after(
             at - self._events.now, lambda: self._reach(link, lambda: other.received(link, frame))
         )

@@ -1,8 +1,8 @@
-"""Histories in which somebody comes back older than he was: a machine from a backup, a log that has
-lost its end, a copied directory, an etcd from a backup or made anew.
+"""Histories in which something comes back in an older state: a machine from a backup, a log that
+has lost its end, a copied directory, an etcd from a backup or made anew.
 
-Nobody may lead without what was confirmed, and nothing confirmed may be thrown away, however long
-nobody leads because of that.
+No member may lead without what was confirmed, and nothing confirmed may be thrown away, however
+long the group has no leader because of that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.simulated_group.history import Group
 from tests.simulated_group.machine import SimulatedMachine
 
 Return = Callable[[Group], None]
-"""What comes back, and when."""
+"""A story of something that comes back."""
 
 _WARM_S = 8.0
 
@@ -24,7 +24,7 @@ class ReturnError(Exception):
 
 
 def told(seed: int, story: Return, min_in_sync: int = 2) -> Group:
-    """Tell such a history, and return the group as it is in the end.
+    """Play a history with this return, and give the group as it is in the end.
 
     Raises:
         ReturnError: there was no leader to begin with.
@@ -33,7 +33,7 @@ def told(seed: int, story: Return, min_in_sync: int = 2) -> Group:
     group.network.slow = group.etcd.loss = 0.0
     group.run(_WARM_S)
     if len(group.leaders) != 1:
-        raise ReturnError(f"seed {seed}: nobody leads after {_WARM_S} s")
+        raise ReturnError(f"seed {seed}: no member leads after {_WARM_S} s")
     story(group)
     return group
 
@@ -65,7 +65,7 @@ def followers_from_a_backup(group: Group) -> None:
 
 
 def follower_with_a_lost_end(group: Group) -> None:
-    """A follower's log has lost its end, as a torn tail does, while nobody else is there."""
+    """A follower's log has lost its end, as a torn tail does, while no other member is there."""
     leader, (one, other) = group.leaders[0], _followers(group)
     group.run(2.0)
     _quiet(group, one, other, leader)
@@ -102,21 +102,21 @@ def twins(group: Group) -> None:
     """A follower's directory is copied, and its twin is started beside it, and again; then the
     leader dies with one of the two.
     """
-    random, leader, (one, other) = group.random, group.leaders[0], _followers(group)
-    twin = group.add_twin(one)
-    twin.disk = one.disk.backed_up()
-    group.invariants.older |= {one.name}
+    random, leader, (copied, other) = group.random, group.leaders[0], _followers(group)
+    twin = group.add_twin(copied)
+    twin.disk = copied.disk.backed_up()
+    group.invariants.older |= {copied.name}
     other.kill(with_power=True)
     group.run(random.uniform(0.5, 6.0))
-    # The leader goes on by promises, and nobody is told how far it confirms.
+    # The leader goes on by promises, and no other member is told how far it confirms.
     group.etcd.cut_off.add(leader.name)
     twin.start()
     group.run(random.uniform(4.0, 8.0))
     if random.random() < 0.5:
-        one.kill(with_power=True)
-        one.start()
+        copied.kill(with_power=True)
+        copied.start()
         group.run(random.uniform(1.0, 12.0))
-    first, last = (one, twin) if random.random() < 0.5 else (twin, one)
+    first, last = (copied, twin) if random.random() < 0.5 else (twin, copied)
     group.etcd.cut_off.clear()
     leader.kill(with_power=True)
     first.kill(with_power=True)
@@ -167,10 +167,11 @@ def etcd_made_anew(group: Group) -> None:
 
 
 def older_leader(group: Group, *, is_idle: bool = False) -> tuple[SimulatedMachine, ...]:
-    """Have a member lead that knows nothing of these rules, after it was put back from a backup.
-    Returns it, the former leader, which has more, and the third one.
+    """Have a member lead that does not know these rules, after it was put back from a backup.
+    Returns that member, the former leader, which has more, and the third member.
 
-    Args: is_idle, whether nobody publishes then; else it cannot commit, and gives way in time.
+    Args: is_idle, whether no client publishes then; otherwise the older member cannot commit, and
+    gives way in time.
     """
     leader, (one, other) = group.leaders[0], _followers(group)
     backup = one.disk.backed_up()
@@ -189,7 +190,9 @@ def older_leader(group: Group, *, is_idle: bool = False) -> tuple[SimulatedMachi
 
 
 def member_of_an_older_version_leads(group: Group) -> None:
-    """Those that have more than it stay out, and keep it. Then a person has one of them lead."""
+    """Members that have more than the older leader stay out, and keep what they have. Then an
+    operator has one of them lead.
+    """
     one, leader, _ = older_leader(group)
     one.kill(with_power=True)
     group.run(4.0)

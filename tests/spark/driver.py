@@ -30,7 +30,7 @@ def kill_driver() -> None:
     """Kill Spark's JVM and the Python that started it, with the worker that this runs in."""
     with open(os.environ["DRIVER_PIDS"]) as file:
         pids = [int(line) for line in file]
-    # Once only.
+    # The driver is killed once only.
     os.unlink(os.environ["DRIVER_PIDS"])
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -38,7 +38,7 @@ def kill_driver() -> None:
 
 
 def dying(function: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
-    """The function, with the driver's death before it or behind it."""
+    """Return the function with the driver's death before it or after it."""
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         if before and os.path.exists(os.environ["DRIVER_PIDS"]):
@@ -69,7 +69,7 @@ def rig(step: str) -> None:
 
 
 class RiggedSource(AmqpstoreSource):
-    """The same, in whose workers the driver's death waits at a step."""
+    """A source whose option `die` names the step at which its workers end the driver."""
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         rig(self.options.get("die", ""))

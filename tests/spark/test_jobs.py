@@ -280,8 +280,8 @@ def test_a_time_of_an_archive_is_published_again(
     # Of the live store of a broker that goes on.
     archive(directory, out, spread(cluster))
     name = QueueName("/", "orders")
-    found = reading.find(out, name, least_ms=cuts[0], most_ms=cuts[1])
-    frame = reading.published(cluster.spark, found.paths, cuts[0], cuts[1])
+    archived = reading.find(out, name, least_ms=cuts[0], most_ms=cuts[1])
+    frame = reading.published(cluster.spark, archived.paths, cuts[0], cuts[1])
     lines = [line for line in reading.lines(frame, name) if isinstance(line, MessageLine)]
     published = publish_lines(
         Address.parse(broker.url), lines, route=lambda _line: ("", "again"), vhost="/"
