@@ -63,7 +63,7 @@ def fail(why: str) -> None:
 
 
 def now() -> float:
-    """When the task ran, in seconds since 1970."""
+    """Return the time when the task ran, in seconds since 1970."""
     return time.time()
 
 
@@ -85,7 +85,7 @@ def hold(self: Any, path: str) -> bool:
 
 
 def flaky(self: Any, failures: int) -> int:
-    """Fail so many times, each time asking for a retry. Returns the number of retries."""
+    """Fail `failures` times, each time asking for a retry. Returns the number of retries."""
     if self.request.retries < failures:
         raise self.retry(countdown=0.05)
     return int(self.request.retries)

@@ -77,6 +77,6 @@ class Nginx:
 
     @property
     def log(self) -> str:
-        """What it has complained of."""
+        """Return the errors that nginx has logged."""
         path = self._directory / "error.log"
         return path.read_text() if os.path.exists(path) else ""

@@ -1,4 +1,4 @@
-"""What the pika tests share: connecting, waiting for a condition, expecting a close."""
+"""Helpers of the pika tests: connecting, waiting for a condition, expecting a close."""
 
 import time
 from collections.abc import Callable, Generator

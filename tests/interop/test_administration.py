@@ -81,7 +81,7 @@ def test_users_of_a_running_broker_from_their_first_login_to_their_last(
         assert operator.types(*add, password="unlikely one")[0] == 0
         code, _, err = operator.types("users", "add", "anna", password="unlikely two")
         assert (code, err) == (5, "amqpstore users add: user 'anna' exists already\n")
-        # Without permissions nobody gets in.
+        # A user without permissions does not get in.
         with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="530"):
             connect(broker, "anna", "unlikely one")
         permissions = ("--configure", ".*", "--write", ".*", "--read", ".*")
@@ -92,21 +92,21 @@ def test_users_of_a_running_broker_from_their_first_login_to_their_last(
             cancelled: list[object] = []
             channel.add_on_cancel_callback(cancelled.append)
             channel.basic_consume("q", lambda *_: None)
-            # A right that is taken away reaches the consumer, and whoever publishes.
+            # A revoked right reaches the consumer, and the publisher.
             nothing = ("--configure", "", "--write", "", "--read", "")
             assert operator.types("permissions", "set", "anna", *nothing)[0] == 0
             wait_until(channel, lambda: bool(cancelled))
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
                 channel.basic_publish("", "q", b"x")
                 channel.queue_declare("q", passive=True)
-            code, found, _ = operator.types("connections", "list", "--user", "anna")
-            assert (code, [one["user"] for one in found["connections"]]) == (0, ["anna"])
-            name = found["connections"][0]["name"]
+            code, listed, _ = operator.types("connections", "list", "--user", "anna")
+            assert (code, [one["user"] for one in listed["connections"]]) == (0, ["anna"])
+            name = listed["connections"][0]["name"]
             close = ("connections", "close")
             assert operator.types(*close)[0] == 2
             assert operator.types(*close, "nobody")[0] == 1
-            told = {"done": "1 connection closed"}
-            assert operator.types(*close, name, "--reason", "an upgrade")[:2] == (0, told)
+            closed = {"done": "1 connection closed"}
+            assert operator.types(*close, name, "--reason", "an upgrade")[:2] == (0, closed)
             assert end_of(connection) == (320, "an upgrade")
         with connect(broker, "anna", "unlikely one") as connection:
             assert operator.types("users", "change", "anna", password="unlikely three")[0] == 0
@@ -117,7 +117,7 @@ def test_users_of_a_running_broker_from_their_first_login_to_their_last(
         with pytest.raises(pika.exceptions.ProbableAuthenticationError):
             connect(broker, "anna", "unlikely three")
         assert operator.types("users", "delete", "anna")[0] == 1
-        # Whatever the level, and whoever is refused.
+        # Passwords are never logged, whatever the level, and whichever login is refused.
         assert "unlikely" not in broker.stderr
         assert "argon2id" not in broker.stderr
 
@@ -384,11 +384,11 @@ def test_a_route_is_explained_by_a_running_broker(
             channel.queue_declare("orders", arguments={"x-dead-letter-exchange": "morgue"})
             channel.queue_bind("orders", "amq.headers", arguments={"x-match": "all", "eu": True})
             asked = "exchanges", "explain", "amq.headers", "k", "--headers"
-            code, found, _ = operator.types(*asked, '{"eu": true}')
+            code, explanation, _ = operator.types(*asked, '{"eu": true}')
             assert code == 0
-            assert [queue["name"] for queue in found["queues"]] == ["orders"]
-            code, found, _ = operator.types(*asked, '{"eu": 1}')
-            assert (code, found["queues"]) == (0, [])
+            assert [queue["name"] for queue in explanation["queues"]] == ["orders"]
+            code, explanation, _ = operator.types(*asked, '{"eu": 1}')
+            assert (code, explanation["queues"]) == (0, [])
             code, _, err = operator.types(*asked, "{}", "--properties", '{"colour": 1}')
             assert code == 5
             assert "no property 'colour'" in err
@@ -454,8 +454,8 @@ def test_a_running_broker_tells_where_a_message_came_from(
         broker.kill()
     stopped = ["inspect", operator.data, "message", "1"]
     assert main([*stopped, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["provenance"]
-    whats = [(step["what"], step["queue"]) for step in found["trail"][0]["steps"]]
+    provenance = json.loads(capsys.readouterr().out)["provenance"]
+    whats = [(step["what"], step["queue"]) for step in provenance["trail"][0]["steps"]]
     assert whats[0] == ("enqueued", "orders")
     assert whats[-1] == ("left", "orders")
     assert main(stopped) == 0

@@ -1,7 +1,7 @@
-"""What a durable message of 1 KiB costs on disk, beside a plain append, SQLite and LevelDB.
+"""The cost of a durable message of 1 KiB on disk, beside a plain append, SQLite and LevelDB.
 
-A table to look at, and the bar that it has to hold: on the file system beside this checkout, and on
-a new ext4 and XFS where they can be mounted.
+The tests print a table, and hold it against a limit: on the file system beside this checkout, and
+on a new ext4 and XFS where they can be mounted.
 """
 
 import os
@@ -96,7 +96,9 @@ WRITERS = {
 
 
 class Cost(NamedTuple):
-    """Of one message: KiB that this process wrote, and that the device did for whomever; ms."""
+    """The cost of one message: KiB that this process wrote, KiB that the device wrote for any
+    process, and ms.
+    """
 
     process_kib: float
     device_kib: float

@@ -241,7 +241,9 @@ def test_a_task_whose_pool_process_was_killed_runs_again(app: Application, path:
 def test_a_task_whose_worker_was_killed_is_run_by_another(
     app: Application, url: str, prefix: str, path: str
 ) -> None:
-    """Nobody rejects anything: the connection is gone, so the broker requeues, flagged."""
+    """The worker's connection is gone, so the broker requeues the task without a reject, as
+    redelivered.
+    """
     queue = f"{prefix}.killed"
     with Worker(url, prefix, f"{path}.first", queues=queue) as first:
         held = app.send_task("hold", (path,), queue=queue)

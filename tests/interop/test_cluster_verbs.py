@@ -213,7 +213,9 @@ def test_a_founding_that_is_refused_leaves_a_single_node(
 def test_a_directory_of_another_etcd_is_not_founded_by_mistake(
     operator: Operator, client: EtcdClient
 ) -> None:
-    """Its keys are lost, and a person says so: then the group has this store, and its term."""
+    """The group's keys are lost, and an operator says so: then the group has this store, and its
+    term.
+    """
     operator.run(0, "init")
     member = operator.member("a")
     cluster = client.read().cluster
@@ -387,14 +389,14 @@ def test_another_member_leads_when_the_leader_gives_way(
             target=actor.when, args=(lambda view: view.handover == expected, give_way)
         )
         leader.start()
-        said = operator.json(0, "switchover", *to)
+        report = operator.json(0, "switchover", *to)
         leader.join()
-        return said
+        return report
 
     assert switched(c, "--to", "127.0.0.1:5099")["member"] == c
-    said = switched(b)
-    assert said["member"] == b
-    assert said["term"] == 3
+    report = switched(b)
+    assert report["member"] == b
+    assert report["term"] == 3
 
 
 def test_leadership_is_not_given_to_who_lacks_something_or_is_away(
@@ -424,9 +426,9 @@ def test_force_says_what_is_lost_and_asks(
     assert "says that it leads" in operator.run(5, "force-leader", c)
     client.attempt(EtcdTransaction((), deletes=(alive_key(a), alive_key(b))))
     before = client.read().rows
-    said = operator.run(2, "force-leader", c)
+    output = operator.run(2, "force-leader", c)
     for text in (f"{a} (127.0.0.1:5097), does not run", "batch 1234", "lost for ever", "--yes"):
-        assert text in said
+        assert text in output
     assert client.read().rows == before
     winner = threading.Thread(
         target=actor.when, args=(lambda view: view.in_sync == (c,), lambda _: actor.lead(c))
@@ -456,31 +458,31 @@ def test_status_shows_who_leads_and_what_is_wrong(
     ]
     operator.run(0, "set", "min_in_sync", "1")
     actor.show(a, "leading")
-    said = " ".join(operator.run(1, "status").split())
-    assert "! min_in_sync is 1 of 3 replicas: a leader that is alone confirms" in said
+    output = " ".join(operator.run(1, "status").split())
+    assert "! min_in_sync is 1 of 3 replicas: a leader that is alone confirms" in output
     operator.run(0, "set", "min_in_sync", "2")
     actor.list(a)
     actor.show(c, copied={"bytes": 3 << 20, "of": 10 << 20})
-    said = operator.run(1, "status")
-    assert f"! {c} (127.0.0.1:5099) receives a copy of the store, 30 % of 10.0 MiB so far" in said
-    assert "copying" in said
+    output = operator.run(1, "status")
+    assert f"! {c} (127.0.0.1:5099) receives a copy of the store, 30 % of 10.0 MiB so far" in output
+    assert "copying" in output
     assert operator.json(1, "status")["members"][2]["copied_bytes"] == 3 << 20
     actor.list(a, b, c)
     actor.show(a, "leading", disk_low=True)
-    said = " ".join(operator.run(1, "status").split())
-    assert f"! the disk of {a} (127.0.0.1:5097) is nearly full: publishers are blocked" in said
+    output = " ".join(operator.run(1, "status").split())
+    assert f"! the disk of {a} (127.0.0.1:5097) is nearly full: publishers are blocked" in output
     actor.list(a)
     actor.show(a, "leading", left={c: "it is slow"})
     actor.show(c)
-    said = operator.run(1, "status")
-    assert f"! {c} (127.0.0.1:5099) is not in sync yet" in said
-    assert "It has left the list: it is slow" in " ".join(said.split())
+    output = operator.run(1, "status")
+    assert f"! {c} (127.0.0.1:5099) is not in sync yet" in output
+    assert "It has left the list: it is slow" in " ".join(output.split())
     client.attempt(EtcdTransaction((), deletes=(alive_key(b), LEADER)))
-    said = operator.run(1, "status")
+    output = operator.run(1, "status")
     for problem in ("nobody leads", "publishers are blocked", f"{b} (127.0.0.1:5098) is away"):
-        assert f"! {problem}" in said or problem in said
+        assert f"! {problem}" in output or problem in output
     assert len(operator.json(1, "status")["problems"]) == 4
-    # Whoever waits does not stand.
+    # A member that waits does not stand for election.
     actor.show(a)
     assert "an election is under way" in " ".join(operator.run(1, "status").split())
     actor.show(a, waits="it is older")
@@ -488,11 +490,11 @@ def test_status_shows_who_leads_and_what_is_wrong(
     assert f"In the list, and perhaps older: {a}" in operator.run(2, "force-leader", c)
     assert operator.run(2, "force-leader", a).count(a) == 1
     actor.show(a, "leading", waits="etcd is not used")
-    said = " ".join(operator.run(1, "status").split())
-    assert f"etcd names no leader, and {a} (127.0.0.1:5097) says that it leads" in said
+    output = " ".join(operator.run(1, "status").split())
+    assert f"etcd names no leader, and {a} (127.0.0.1:5097) says that it leads" in output
     client.attempt(EtcdTransaction((), deletes=(alive_key(a),)))
-    said = " ".join(operator.run(1, "status").split())
-    assert f"no client is served: start {a} (127.0.0.1:5097)" in said
+    output = " ".join(operator.run(1, "status").split())
+    assert f"no client is served: start {a} (127.0.0.1:5097)" in output
 
 
 def test_a_member_is_registered_with_the_group_and_the_addresses_that_are_configured(

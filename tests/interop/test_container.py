@@ -88,7 +88,7 @@ def image(base: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def way(image: str) -> list[str]:
-    """How containers run here."""
+    """Return the command that runs containers here."""
     for way in WAYS:
         done = ran([*way, "--rm", image, "--version"], check=False)
         if done.returncode == 0:
@@ -191,7 +191,7 @@ def test_operators_use_the_commands_in_the_container(way: list[str], image: str)
 
 
 def test_a_user_without_an_entry_may_run_it(way: list[str], image: str) -> None:
-    """As the users that OpenShift gives to pods: any number, in the group of root."""
+    """The broker runs as any user number in the group of root, as OpenShift gives them to pods."""
     with container(way, image, "--user=1000770000:0") as name:
         wait_until_ready(name)
         with connected(name) as connection:
@@ -215,15 +215,16 @@ def test_a_directory_of_somebody_else_is_refused_with_both_names(
 def test_the_manifest_of_kubernetes_starts_a_broker_that_its_probes_find_ready(
     way: list[str], image: str, tmp_path: Path
 ) -> None:
-    """Its pod, as far as podman knows manifests: it has no StatefulSet."""
+    """Podman runs the manifest's pod alone, as it does not know StatefulSets."""
     _, workload = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8"))
     pod = workload["spec"]["template"]
-    (one,) = pod["spec"]["containers"]
-    one["image"] = image
-    one["resources"] = {}  # the limits of this machine's containers are not podman's to set
+    (container_spec,) = pod["spec"]["containers"]
+    container_spec["image"] = image
+    # The limits of this machine's containers are not podman's to set.
+    container_spec["resources"] = {}
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "amqpstore-test"}}
     pod["spec"]["volumes"].append(claim)
-    # What the broker listens on is seen inside only.
+    # The ports that the broker listens on are reachable inside only.
     name = f"amqpstore-test-{os.getpid()}"
     pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {"name": name}}
     password = base64.b64encode(b"secret").decode()
@@ -235,7 +236,7 @@ def test_the_manifest_of_kubernetes_starts_a_broker_that_its_probes_find_ready(
         inside = f"{name}-amqpstore"
         wait_until_ready(inside)
         for kind in ("startup", "liveness", "readiness"):
-            path = one[f"{kind}Probe"]["httpGet"]["path"]
+            path = container_spec[f"{kind}Probe"]["httpGet"]["path"]
             ask = f"from urllib.request import urlopen; urlopen('http://127.0.0.1:15692{path}')"
             podman("exec", inside, "/opt/amqpstore/bin/python", "-c", ask)
         users = json.loads(podman("exec", inside, "amqpstore", "users", "list", "--json"))

@@ -75,7 +75,7 @@ class Busy:
 
     @property
     def lines(self) -> int:
-        """How many lines it has printed."""
+        """The number of lines that the process has printed."""
         assert self._process.poll() is None
         return self._printed.read_bytes().count(b"\n")
 
@@ -131,27 +131,27 @@ def numbers(directory: str) -> dict[str, list[int]]:
 
 
 def test_copies_of_a_store_that_is_compacted_all_the_time(data_directory: str) -> None:
-    """Each is exactly what was in the queues behind some batch of that time."""
+    """Each copy has exactly what was in the queues behind some batch of that time."""
     compacted = 0
     earlier: str | None = None
-    with busy(data_directory, CHILD, seed=7) as one:
+    with busy(data_directory, CHILD, seed=7) as process:
         wait_until(lambda: os.path.exists(segment_path(data_directory, FIRST_COMPACTED)))
         for number in range(60):
             if number >= 12 and compacted:
                 break
             target = f"{data_directory}.copy{number}"
-            before = one.lines
+            before = process.lines
             options = CopyOptions(
                 links=number % 3 != 2, against=earlier if number % 3 == 1 else None
             )
             copy_store(data_directory, target, options)
-            after = one.lines
+            after = process.lines
             names = os.listdir(f"{target}/segments")
             compacted += any(int(name[:10]) >= FIRST_COMPACTED for name in names)
-            # What was opened is no copy to go on from.
+            # An opened copy cannot be continued, so a link to it is opened.
             link_store(target, f"{target}.opened")
-            found = numbers(f"{target}.opened")
-            assert (found["kept"], found["passing"]) in one.states(before, after)
+            contents = numbers(f"{target}.opened")
+            assert (contents["kept"], contents["passing"]) in process.states(before, after)
             if earlier:
                 shutil.rmtree(earlier)
             earlier = target
@@ -208,7 +208,9 @@ def test_copies_while_queues_come_and_go(
 
 
 def slowed(look: Callable[[Any], Any], one: Busy, times: int) -> Callable[[Any], Any]:
-    """The same, but the first calls return only after the store has done something more."""
+    """Return `look` slowed down: its first calls return only after the store has done something
+    more.
+    """
     left = times
 
     def slow(source: Any) -> Any:
@@ -294,7 +296,7 @@ def test_a_verb_that_is_killed_leaves_the_old_or_the_new(
 
 
 def kill_when_begun(arguments: list[str], begun: str, after_s: float) -> None:
-    """Start a verb, and kill it so long after a path is there."""
+    """Start a verb, and kill it `after_s` after a path exists."""
     with amqpstore(*arguments) as process:
         wait_until(lambda: os.path.exists(begun) or process.poll() is not None)
         with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What a copy of the store may cost, and what followers do whose disk is full: real processes."""
+"""Limits of the cost of copying a store, and followers whose disk is full: real processes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.long
 
 MIB = 1 << 20
 MOST_BYTES = 48 * MIB
-"""What a copy may take of each side's memory."""
+"""Memory that a copy may take on each side."""
 
 
 def at(bytes_per_s: int) -> Callable[[bytes], bytes]:
-    """What a link with this bandwidth does with what is sent on it."""
+    """Return a function that passes bytes on as a link with this bandwidth does."""
 
     def pass_on(piece: bytes) -> bytes:
         time.sleep(len(piece) / bytes_per_s)
@@ -41,7 +41,9 @@ def at(bytes_per_s: int) -> Callable[[bytes], bytes]:
 
 
 def test_a_copy_costs_little_memory_and_no_client_waits_for_it(tmp_path: Path) -> None:
-    """The link is slower than both disks: whoever did not wait for it would have to keep all."""
+    """The link is slower than both disks: a side that did not wait for it would keep everything in
+    memory.
+    """
     with GroupProcesses(str(tmp_path), 2) as group:
         first, second = group.members
         with Relay(f"amqp://{first.address}", at(32 * MIB)) as relay:
@@ -69,8 +71,10 @@ def test_a_copy_costs_little_memory_and_no_client_waits_for_it(tmp_path: Path) -
         first.kill()
         assert group.wait_for_leader(but=first) is second
         assert sorted(numbers(second)) == list(range(40 + confirmed))
-        found = sum(path.stat().st_size for path in (Path(second.directory) / "segments").iterdir())
-        assert found > 3 * LARGE * MIB
+        stored_bytes = sum(
+            path.stat().st_size for path in (Path(second.directory) / "segments").iterdir()
+        )
+        assert stored_bytes > 3 * LARGE * MIB
 
 
 def checked(member: MemberProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,8 +90,8 @@ def test_a_follower_whose_disk_is_full_goes_on_when_there_is_room(
         GroupProcesses(str(tmp_path), 2) as group,
     ):
         first, second = group.members
-        for one in group.members:
-            one.settings["AMQPSTORE_SEGMENT_BYTES"] = str(MIB)
+        for member in group.members:
+            member.settings["AMQPSTORE_SEGMENT_BYTES"] = str(MIB)
         group.start()
         publish(first, 0, 10)
         filler = f"{disk}/filler"
@@ -126,9 +130,9 @@ def test_a_copy_for_which_there_is_no_room_goes_on_when_there_is(
             assert not is_receiving(second)
             os.remove(filler)
             group.wait(lambda: len(whole_files(second)) > 5)
-            said = second.log().count("Free some space")
+            count = second.log().count("Free some space")
             fill(filler, 16 * MIB)
-            group.wait(lambda: second.log().count("Free some space") > said)
+            group.wait(lambda: second.log().count("Free some space") > count)
             before = whole_files(second)
             assert len(before) > 5
             assert second.is_running

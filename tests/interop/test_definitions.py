@@ -20,7 +20,7 @@ ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
 def hashed(password: str) -> str:
-    """As RabbitMQ writes it."""
+    """Return the hash of a password as RabbitMQ writes it."""
     salt = os.urandom(4)
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
@@ -190,7 +190,7 @@ def test_definitions_that_are_wrong_stop_the_start_and_are_not_reloaded(served: 
 
 
 def test_an_impersonator_publishes_in_the_name_of_others(served: Served) -> None:
-    """E17: and nobody else does, nor an impersonator once the tag is gone."""
+    """E17: a user may do so with the tag, and not any more once it is gone."""
     content = definitions()
     content["users"][0]["tags"] = ["impersonator"]
     served.write(content)
@@ -259,7 +259,7 @@ def test_a_sighup_takes_permissions_from_open_connections(served: Served) -> Non
 
 
 def test_no_file_ends_a_running_broker(served: Served) -> None:
-    """As many more are in the unit tests of importing."""
+    """More files of this kind are in the unit tests of importing."""
     served.write(definitions())
     with served.broker as broker:
         broker.start()
@@ -299,8 +299,8 @@ def test_a_sighup_of_a_broker_without_definitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_signal_while_it_starts(served: Served, number: signal.Signals) -> None:
-    """Where a test can stop it in between: in `App`, which is made before any port is open. SIGHUP
-    is ignored there, and SIGTERM ends the process, which has nothing left to do.
+    """The signal comes where a test can stop the start: in `App`, which is made before any port is
+    open. SIGHUP is ignored there, and SIGTERM ends the process, which has nothing left to do.
     """
     program = f"""
 import os, signal, sys
@@ -328,7 +328,7 @@ sys.exit(main())
 
 
 def test_no_port_is_open_while_a_start_takes_long(served: Served) -> None:
-    """Whoever waits for a port would go on too early."""
+    """A client that waits for a port would go on too early."""
     program = f"""
 import socket, sys
 from amqpstore_server import app

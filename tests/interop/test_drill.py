@@ -114,9 +114,9 @@ def test_a_copy_is_drilled_and_the_original_stays_as_it_was(
     last_lines = {line.partition(":")[0]: line for line in finished.stdout.splitlines()}
     for scenario in SCENARIOS:
         assert f"\n{scenario}: seed 1" in f"\n{finished.stdout}" or scenario == "cluster"
-        said = "not exercised" if scenario == "cluster" else "passed"
-        # What the disk of the tests is like, the tests do not know.
-        assert last_lines[scenario].startswith(f"{scenario}: {said}") or scenario == "disk"
+        result = "not exercised" if scenario == "cluster" else "passed"
+        # The tests do not know what their disk is like.
+        assert last_lines[scenario].startswith(f"{scenario}: {result}") or scenario == "disk"
     assert finished.returncode == ("failed" in last_lines["disk"])
     assert finished.stdout.splitlines()[-1].startswith("drill ")
     assert files_of(data_directory) == before

@@ -86,7 +86,7 @@ def test_the_broker_is_killed_at_every_step(broker: BrokerProcess, money: Money)
     ],
 )
 def test_every_answer_is_lost_once(broker: BrokerProcess, money: Money, killed: bool) -> None:
-    """What was asked for is done, or not; the example cannot know."""
+    """The request of a lost answer was carried out, or not; the example cannot know."""
     money.publish_orders(broker.url)
     kept = dict(REPLIES)
     lost: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -93,7 +93,9 @@ def test_an_answer_that_is_lost_does_not_say_that_nothing_happened(
 def test_a_late_transaction_fails_on_what_was_changed_meanwhile(
     etcd: EtcdCluster, client: EtcdClient
 ) -> None:
-    """It is the rule by which a request is known to be dead: one's own must have succeeded."""
+    """A client knows by this rule that a request is dead: a later request of its own has
+    succeeded.
+    """
     late = put(client, "late")
     assert client.attempt(put(client, "r2")).outcome == "done"
     assert client.attempt(late).outcome == "refused"
@@ -181,7 +183,7 @@ def test_nothing_answers_and_then_it_does_again(etcd: EtcdCluster, client: EtcdC
 
 
 def test_an_etcd_that_was_restored_from_a_backup_is_not_used(tmp_path: Path) -> None:
-    """It has the same cluster id: only its revisions tell."""
+    """The restored etcd has the same cluster id: only its revisions show the restore."""
     with EtcdCluster(str(tmp_path)) as etcd, patient(etcd.settings) as client:
         member = etcd.members[0]
         assert client.attempt(put(client, "r1")).outcome == "done"
@@ -292,7 +294,7 @@ def test_a_file_that_is_not_there_is_named(secured: SecuredEtcd, authority: Auth
 
 
 def test_a_user_where_etcd_has_none_is_let_in(etcd: EtcdCluster) -> None:
-    """So a login is configured first, and then switched on in etcd."""
+    """An operator can therefore configure a login first, and then switch it on in etcd."""
     etcd.start()
     settings = EtcdSettings(etcd.urls, user="amqpstore", password="right")
     with patient(settings) as client:

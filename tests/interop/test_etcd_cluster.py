@@ -99,7 +99,7 @@ def test_a_member_that_is_stopped_is_asked_once(three: EtcdCluster, client: Etcd
 
 @pytest.mark.long
 def test_a_minority_answers_nothing(three: EtcdCluster, client: EtcdClient) -> None:
-    """It has all keys, and cannot know whether it still is right about them."""
+    """A minority has all keys, and cannot know whether they are still current."""
     view = read(client)
     survivor = three.members[2]
     for one in three.members[:2]:
@@ -112,7 +112,7 @@ def test_a_minority_answers_nothing(three: EtcdCluster, client: EtcdClient) -> N
     transaction = put(view, "late")
     assert client.attempt(transaction).outcome == "unknown"
     three.start()
-    # Whether it happened is known once something else has.
+    # A later transaction shows whether this one happened.
     wait_until(lambda: client.attempt(put(read(client), "mine")).outcome == "done")
     log = log_of(read(client))
     assert log[-1] == "mine"
@@ -161,11 +161,11 @@ def test_what_was_done_is_there_once_and_what_was_refused_never(
     writer.start()
     try:
         for _ in range(6):
-            one = random.choice(three.members)
-            getattr(one, random.choice(("kill", "pause")))()
+            member = random.choice(three.members)
+            getattr(member, random.choice(("kill", "pause")))()
             before = len(outcomes)
             wait_until(lambda before=before: len(outcomes) > before + 20)  # type: ignore[misc]
-            one.resume()
+            member.resume()
             three.start()
     finally:
         is_over.set()

@@ -26,14 +26,14 @@ from tests.interop.relay import Relay
 from tests.waiting import wait_until
 
 LEASE_S = 2.0
-"""Of a lease that ends: on a busy machine it lasts until it has been used."""
+"""The time of a lease that is to end: even on a busy machine it lasts until it has been used."""
 
 LONG_S = 60.0
 numbers: Iterator[int] = count()
 
 
 class Heard:
-    """What the driver answered, in the order in which it came."""
+    """The driver's answers, in the order in which they came."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[object, ...]] = []
@@ -89,7 +89,7 @@ def client(etcd: EtcdCluster, prefix: str) -> Generator[EtcdClient]:
 
 
 class Driven:
-    """A driver, and what it says."""
+    """A driver, and its answers."""
 
     def __init__(
         self, settings: EtcdSettings, prefix: str, timeout_s: float, lease_s: float
@@ -105,12 +105,12 @@ class Driven:
 def driven(
     settings: EtcdSettings, prefix: str, timeout_s: float = PATIENT_S, lease_s: float = LONG_S
 ) -> Iterator[Driven]:
-    one = Driven(settings, prefix, timeout_s, lease_s)
+    member = Driven(settings, prefix, timeout_s, lease_s)
     try:
-        yield one
+        yield member
     finally:
-        one.driver.close()
-        one.client.close()
+        member.driver.close()
+        member.client.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("etcd")]
 
 
@@ -121,34 +121,35 @@ def put(request: str, lease: int = 0, key: str = "note") -> EtcdTransaction:
 def test_each_effect_is_carried_out_and_answered(
     etcd: EtcdCluster, client: EtcdClient, prefix: str
 ) -> None:
-    with driven(etcd.settings, prefix) as one:
-        one.carry_out(Grant())
-        kind, lease = one.heard.next(0)
+    with driven(etcd.settings, prefix) as member:
+        member.carry_out(Grant())
+        kind, lease = member.heard.next(0)
         assert kind == "granted"
         assert isinstance(lease, int)
-        one.carry_out(Attempt(put("r1", lease)))
-        assert one.heard.next(1) == ("r1", "done")
+        member.carry_out(Attempt(put("r1", lease)))
+        assert member.heard.next(1) == ("r1", "done")
         absent = EtcdTransaction((Compare("note", 0),), (), (), "r2")
-        one.carry_out(Attempt(absent))
-        assert one.heard.next(2) == ("r2", "refused")
+        member.carry_out(Attempt(absent))
+        assert member.heard.next(2) == ("r2", "refused")
         before = time.monotonic()
-        one.carry_out(KeepAlive(lease))
-        kept, of, is_alive, asked_at = one.heard.next(3)
+        member.carry_out(KeepAlive(lease))
+        kept, of, is_alive, asked_at = member.heard.next(3)
         assert (kept, of, is_alive) == ("kept", lease, True)
         assert isinstance(asked_at, float)
         assert before <= asked_at <= time.monotonic()
-        one.carry_out(Revoke(lease))
-        one.carry_out(ReadKeys())
-        wait_until(lambda: bool(one.heard.views) and one.heard.views[-1].rows == {})
+        member.carry_out(Revoke(lease))
+        member.carry_out(ReadKeys())
+        wait_until(lambda: bool(member.heard.views) and member.heard.views[-1].rows == {})
         answers = count(4)
 
         def is_gone() -> bool:
-            one.carry_out(KeepAlive(lease))
-            kept, of, is_alive, _ = one.heard.next(next(answers))
+            member.carry_out(KeepAlive(lease))
+            kept, of, is_alive, _ = member.heard.next(next(answers))
             assert (kept, of) == ("kept", lease)
             return is_alive is False
 
-        # The member that was read from may have done it before etcd's leader, which is asked here.
+        # The etcd member that was read from may have removed the lease before etcd's leader, which
+        # is asked here.
         wait_until(is_gone)
 
 
@@ -156,34 +157,34 @@ def test_what_is_asked_for_is_done_in_its_order(
     etcd: EtcdCluster, client: EtcdClient, prefix: str
 ) -> None:
     """A resignation comes before the lease is given back, and a read after what it asks about."""
-    with driven(etcd.settings, prefix) as one:
+    with driven(etcd.settings, prefix) as member:
         for number in range(20):
-            one.carry_out(Attempt(put(f"r{number}")))
-            one.carry_out(ReadKeys())
-            one.carry_out(ReadKeys())
-        wait_until(lambda: one.heard.sees("r19"))
-        wait_until(lambda: len(one.heard.answers) == 20)
-        assert one.heard.answers == [(f"r{number}", "done") for number in range(20)]
+            member.carry_out(Attempt(put(f"r{number}")))
+            member.carry_out(ReadKeys())
+            member.carry_out(ReadKeys())
+        wait_until(lambda: member.heard.sees("r19"))
+        wait_until(lambda: len(member.heard.answers) == 20)
+        assert member.heard.answers == [(f"r{number}", "done") for number in range(20)]
 
 
 def test_a_lease_is_not_renewed_while_this_member_is_not_fit(
     etcd: EtcdCluster, client: EtcdClient, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with driven(etcd.settings, prefix, lease_s=LEASE_S) as one:
-        one.carry_out(Grant())
-        lease = one.heard.next(0)[1]
+    with driven(etcd.settings, prefix, lease_s=LEASE_S) as member:
+        member.carry_out(Grant())
+        lease = member.heard.next(0)[1]
         assert isinstance(lease, int)
         assert client.attempt(put("r1", lease)).outcome == "done"
-        wait_until(lambda: one.heard.sees("r1"))
-        one.is_fit = False
+        wait_until(lambda: member.heard.sees("r1"))
+        member.is_fit = False
 
         def is_gone() -> bool:
-            one.carry_out(KeepAlive(lease))
+            member.carry_out(KeepAlive(lease))
             return "note" not in client.read().rows
 
         wait_until(is_gone)
-        wait_until(lambda: not one.heard.sees("r1"))
-        assert len(one.heard.answers) == 1
+        wait_until(lambda: not member.heard.sees("r1"))
+        assert len(member.heard.answers) == 1
         said = [record.message for record in caplog.records]
         assert said == ["the lease is not renewed: disk or event loop make no progress"]
 
@@ -191,40 +192,40 @@ def test_a_lease_is_not_renewed_while_this_member_is_not_fit(
 def test_changes_of_others_are_heard_of_at_once(
     etcd: EtcdCluster, client: EtcdClient, prefix: str
 ) -> None:
-    with driven(etcd.settings, prefix) as one:
-        wait_until(lambda: bool(one.heard.views))
+    with driven(etcd.settings, prefix) as member:
+        wait_until(lambda: bool(member.heard.views))
         begun = time.monotonic()
         for number in range(5):
             assert client.attempt(put(f"r{number}")).outcome == "done"
-            wait_until(lambda number=number: one.heard.sees(f"r{number}"))  # type: ignore[misc]
+            wait_until(lambda number=number: member.heard.sees(f"r{number}"))  # type: ignore[misc]
         # A watch that tells nothing is begun anew, with a read, after three seconds.
         assert time.monotonic() - begun < 14.0
 
 
 def test_an_etcd_that_is_away_is_no_end(etcd: EtcdCluster, client: EtcdClient, prefix: str) -> None:
-    with driven(etcd.settings, prefix) as one:
-        wait_until(lambda: bool(one.heard.views))
+    with driven(etcd.settings, prefix) as member:
+        wait_until(lambda: bool(member.heard.views))
         etcd.kill()
-        one.carry_out(Grant())
-        assert one.heard.next(0) == ("grant failed",)
-        one.carry_out(Attempt(put("r1")))
-        assert one.heard.next(1) == ("r1", "unknown")
-        one.carry_out(KeepAlive(7))
-        one.carry_out(Revoke(7))
-        one.carry_out(ReadKeys())
+        member.carry_out(Grant())
+        assert member.heard.next(0) == ("grant failed",)
+        member.carry_out(Attempt(put("r1")))
+        assert member.heard.next(1) == ("r1", "unknown")
+        member.carry_out(KeepAlive(7))
+        member.carry_out(Revoke(7))
+        member.carry_out(ReadKeys())
         etcd.start()
-        one.carry_out(Attempt(put("r2")))
-        assert one.heard.next(2) == ("r2", "done")
+        member.carry_out(Attempt(put("r2")))
+        assert member.heard.next(2) == ("r2", "done")
         # The watch is back as well.
-        wait_until(lambda: one.heard.sees("r2"))
+        wait_until(lambda: member.heard.sees("r2"))
         assert client.attempt(put("r3")).outcome == "done"
-        wait_until(lambda: one.heard.sees("r3"))
+        wait_until(lambda: member.heard.sees("r3"))
 
 
 def test_a_lost_connection_and_a_compaction_hide_nothing(
     etcd: EtcdCluster, client: EtcdClient, prefix: str
 ) -> None:
-    """While the watch was cut off etcd has forgotten the revisions that it would go on from."""
+    """While the watch was cut off, etcd has forgotten the revisions from which it would go on."""
     is_cut = threading.Event()
 
     def block(answer: bytes) -> bytes:
@@ -232,19 +233,19 @@ def test_a_lost_connection_and_a_compaction_hide_nothing(
 
     with (
         Relay(etcd.members[0].url, block) as relay,
-        driven(EtcdSettings((f"http://127.0.0.1:{relay.port}",)), prefix) as one,
+        driven(EtcdSettings((f"http://127.0.0.1:{relay.port}",)), prefix) as member,
     ):
         assert client.attempt(put("r1")).outcome == "done"
-        wait_until(lambda: one.heard.sees("r1"))
+        wait_until(lambda: member.heard.sees("r1"))
         is_cut.set()
         relay.cut()
         for number in range(3):
             last = client.attempt(put(f"hidden {number}")).revision
         etcd.post("/v3/kv/compaction", {"revision": str(last)})
         is_cut.clear()
-        wait_until(lambda: one.heard.sees("hidden 2"))
+        wait_until(lambda: member.heard.sees("hidden 2"))
         assert client.attempt(put("r2")).outcome == "done"
-        wait_until(lambda: one.heard.sees("r2"))
+        wait_until(lambda: member.heard.sees("r2"))
 
 
 def test_a_revision_that_is_compacted_before_the_watch_begins_is_read_anew(
@@ -273,39 +274,39 @@ def test_a_revision_that_is_compacted_before_the_watch_begins_is_read_anew(
 def test_a_stopped_etcd_delays_neither_answers_nor_the_end_for_long(
     etcd: EtcdCluster, client: EtcdClient, prefix: str
 ) -> None:
-    with driven(etcd.settings, prefix, 1.0) as one:
-        wait_until(lambda: bool(one.heard.views))
+    with driven(etcd.settings, prefix, 1.0) as member:
+        wait_until(lambda: bool(member.heard.views))
         etcd.members[0].pause()
         try:
             begun = time.monotonic()
             for _ in range(100):
-                one.carry_out(ReadKeys())
-            one.carry_out(Grant())
-            one.carry_out(Attempt(put("r1")))
+                member.carry_out(ReadKeys())
+            member.carry_out(Grant())
+            member.carry_out(Attempt(put("r1")))
             # Behind the read under way, and the one that stands for all others.
-            assert one.heard.next(0) == ("grant failed",)
-            assert one.heard.next(1) == ("r1", "unknown")
+            assert member.heard.next(0) == ("grant failed",)
+            assert member.heard.next(1) == ("r1", "unknown")
             assert time.monotonic() - begun < 15.0
             begun = time.monotonic()
-            one.driver.close()
+            member.driver.close()
             assert time.monotonic() - begun < 15.0
         finally:
             etcd.members[0].resume()
 
 
 def test_renewals_that_wait_are_one(etcd: EtcdCluster, client: EtcdClient, prefix: str) -> None:
-    """Nobody is told a hundred times that a lease was renewed, once etcd answers again."""
-    with driven(etcd.settings, prefix, 1.0) as one:
+    """A hundred renewals that waited for etcd do not become a hundred answers once it is back."""
+    with driven(etcd.settings, prefix, 1.0) as member:
         lease = client.grant(60.0)
         etcd.members[0].pause()
         for _ in range(100):
-            one.carry_out(KeepAlive(lease))
-        one.carry_out(Attempt(put("r1")))
-        one.heard.next(0)
+            member.carry_out(KeepAlive(lease))
+        member.carry_out(Attempt(put("r1")))
+        member.heard.next(0)
         etcd.members[0].resume()
-        one.carry_out(KeepAlive(8))
-        wait_until(lambda: one.heard.answers[-1][:3] == ("kept", 8, False))
-        assert len(one.heard.answers) <= 5
+        member.carry_out(KeepAlive(8))
+        wait_until(lambda: member.heard.answers[-1][:3] == ("kept", 8, False))
+        assert len(member.heard.answers) <= 5
 
 
 def test_a_member_shows_that_it_runs(
@@ -317,10 +318,10 @@ def test_a_member_shows_that_it_runs(
         row = client.read().rows.get("alive/A")
         return row and dict(row.value)
 
-    with driven(etcd.settings, prefix) as one:
+    with driven(etcd.settings, prefix) as member:
 
         def shows(position: int) -> bool:
-            one.carry_out(ShowAlive(alive_key("A"), {"position": position}))
+            member.carry_out(ShowAlive(alive_key("A"), {"position": position}))
             return shown() == {"position": position}
 
         wait_until(lambda: shows(1))
@@ -331,6 +332,6 @@ def test_a_member_shows_that_it_runs(
         wait_until(lambda: shown() is None)
         wait_until(lambda: shows(2))
         etcd.kill()
-        one.carry_out(ShowAlive(alive_key("A"), {"position": 3}))
+        member.carry_out(ShowAlive(alive_key("A"), {"position": 3}))
         etcd.start()
         wait_until(lambda: shows(3))

@@ -121,7 +121,7 @@ class RealEtcd(GroupEtcd):
         super().__init__()
         self.real = etcd
         self.leaders: dict[int, set[tuple[str, str]]] = {}
-        """Who was seen to lead each term: member and incarnation."""
+        """The leaders that were seen in each term: member and incarnation."""
         self._stack = ExitStack()
         self._time = events
         self._ways: dict[str, _Way] = {}
@@ -153,7 +153,7 @@ class RealEtcd(GroupEtcd):
     # Faults.
 
     def apply(self) -> None:
-        """Make of the faults that the history asks for real ones."""
+        """Turn the faults that the history asks for into real ones."""
         wanted = (frozenset(self.cut_off), self.is_away, self.loss)
         if wanted == self._applied:
             return
@@ -161,18 +161,18 @@ class RealEtcd(GroupEtcd):
         for name, way in self._ways.items():
             way.loss = self.loss
             way.cut_off(is_cut=name in self.cut_off)
-        for one in self.real.members:
+        for member in self.real.members:
             if self.is_away:
-                one.pause()
+                member.pause()
             else:
-                one.resume()
+                member.resume()
         with suppress(AssertionError):
             if not self.is_away and self.cut_off:
                 self.real.leader().kill()
         if not self.cut_off and not self.is_away:
-            for one in self.real.members:
-                if not one.is_running:
-                    one.begin()
+            for member in self.real.members:
+                if not member.is_running:
+                    member.begin()
 
     def lose_leases(self) -> None:
         self.lose_lease_of(LEADER)
@@ -193,7 +193,7 @@ class RealEtcd(GroupEtcd):
     # Requests.
 
     def view(self) -> View:
-        """Return the keys, or none while nobody can say."""
+        """Return the keys, or none while they cannot be read."""
         if not self.is_away:
             with suppress(EtcdError):
                 return self._admin.read()

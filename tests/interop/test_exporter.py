@@ -1,6 +1,6 @@
-"""What an exporter of RabbitMQ's metrics for Prometheus (kbudde/rabbitmq_exporter) asks for and
-makes of it, without it: each number that it reads of a queue, an exchange, a channel and the broker
-is the true one, as the client knows it that made it so.
+"""Requests of an exporter of RabbitMQ's metrics for Prometheus (kbudde/rabbitmq_exporter), made
+without it: each number that it reads of a queue, an exchange, a channel and the broker is true, as
+the client knows that caused it.
 """
 
 from collections.abc import Generator

@@ -57,7 +57,7 @@ def three(tmp_path: Path) -> Generator[GroupProcesses]:
 
 
 def test_a_leader_whose_event_loop_hangs_is_deposed(three: GroupProcesses) -> None:
-    """Its threads go on, and would renew its lease and answer its followers for ever."""
+    """The leader's threads go on, and would renew its lease and answer its followers for ever."""
     leader = three.wait_for_leader()
     publish(leader, 0, 20)
     leader.signal(HANGS)

@@ -92,7 +92,7 @@ def follower(broker: BrokerProcess) -> Generator[subprocess.Popen[bytes]]:
 
 
 def next_line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """Its next line, within a time limit."""
+    """Return the next line that a process prints, within a time limit."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -107,26 +107,26 @@ def test_a_broker_that_was_killed(broker: BrokerProcess) -> None:
     with contextlib.suppress(AMQPError):
         connection.close()
     directory = broker.data_directory
-    found = inspect(directory)
-    queues = {queue["name"]: queue for queue in found["queues"]}
+    summary = inspect(directory)
+    queues = {queue["name"]: queue for queue in summary["queues"]}
     assert queues["audit"]["ready"] == 21
-    # An ack that nobody waited for may have been lost, and its message is there again.
+    # An ack that no client waited for may have been lost, and its message is there again.
     assert 17 <= queues["orders"]["ready"] <= 20
-    assert {exchange["name"] for exchange in found["exchanges"]} == {"logs"}
-    assert (found["vhosts"], found["users"]) == (["/"], ["guest"])
-    assert found["damage"] == []
+    assert {exchange["name"] for exchange in summary["exchanges"]} == {"logs"}
+    assert (summary["vhosts"], summary["users"]) == (["/"], ["guest"])
+    assert summary["damage"] == []
 
     [message, *_] = inspect(directory, "queue", "audit")["messages"]
-    one = inspect(directory, "message", str(message["message_id"]), "--body", "json")
-    assert (one["exchange"], one["routing_key"]) == ("logs", "eu.de")
-    assert one["body"] == {"number": 0}
-    assert one["properties"]["headers"] == {"tenant": "acme", "attempt": 3}
-    assert one["properties"]["correlation_id"] == "c-1"
-    assert "audit" in {queue["queue"] for queue in one["queues"]}
-    transaction = inspect(directory, "transaction", str(one["lsn"]))
+    details = inspect(directory, "message", str(message["message_id"]), "--body", "json")
+    assert (details["exchange"], details["routing_key"]) == ("logs", "eu.de")
+    assert details["body"] == {"number": 0}
+    assert details["properties"]["headers"] == {"tenant": "acme", "attempt": 3}
+    assert details["properties"]["correlation_id"] == "c-1"
+    assert "audit" in {queue["queue"] for queue in details["queues"]}
+    transaction = inspect(directory, "transaction", str(details["lsn"]))
     assert {operation["queue"] for operation in transaction["operations"]} >= {"orders", "audit"}
 
-    # And recovery is of the same opinion.
+    # Recovery finds the same.
     broker.start()
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
@@ -146,7 +146,7 @@ def test_a_broker_that_runs(broker: BrokerProcess) -> None:
         found = inspect(broker.data_directory, "--live")
         assert found["is_live"]
         assert {queue["name"]: queue["ready"] for queue in found["queues"]}["audit"] == 11
-        # Nobody was in the broker's way.
+        # `inspect` was not in the broker's way.
         channel = connection.channel()
         channel.confirm_delivery()
         channel.basic_publish("", "audit", b"more", PERSISTENT)
@@ -161,22 +161,22 @@ def test_the_log_is_followed(broker: BrokerProcess, follower: subprocess.Popen[b
         channel.queue_declare("later", durable=True)
         channel.basic_publish("", "later", b"x", PERSISTENT)
         seen: list[dict[str, Any]] = []
-        while "later" not in {one["queue"] for found in seen for one in found["operations"]}:
-            found = next_line(follower)
-            assert found["event"] == "transaction"
-            seen.append(found)
-    lsns = [found["lsn"] for found in seen]
+        while "later" not in {one["queue"] for event in seen for one in event["operations"]}:
+            event = next_line(follower)
+            assert event["event"] == "transaction"
+            seen.append(event)
+    lsns = [event["lsn"] for event in seen]
     assert lsns == list(range(lsns[0], lsns[0] + len(lsns)))
-    # The broker comes and goes; a new start writes a new segment.
+    # The broker is killed and restarted; each start writes a new segment.
     broker.kill()
     broker.start()
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.basic_publish("", "later", b"y", PERSISTENT)
-    while (found := next_line(follower))["segment"] == seen[-1]["segment"]:
+    while (event := next_line(follower))["segment"] == seen[-1]["segment"]:
         pass
-    assert found["operations"][0]["queue"] == "later"
+    assert event["operations"][0]["queue"] == "later"
     follower.send_signal(signal.SIGINT)
     assert follower.wait(TIMEOUT_S) == 0
     assert follower.stderr is not None

@@ -120,12 +120,12 @@ class ForgetfulConsumer:
 
 
 class Ledger:
-    """What the clients know of the messages, over all runs of the broker."""
+    """The messages that clients know of, over all runs of the broker."""
 
     def __init__(self) -> None:
         self.confirmed: set[Key] = set()
         self.delivered: dict[str, set[Key]] = {queue: set() for queue in QUEUES}
-        """Messages of which the broker has written down that they were delivered."""
+        """Messages whose delivery the broker has logged."""
         self.acked: dict[str, set[Key]] = {queue: set() for queue in QUEUES}
 
     def check(self, queue: str, drained: list[Received], sent: set[Key]) -> None:

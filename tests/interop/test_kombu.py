@@ -314,7 +314,7 @@ def test_a_consumer_mixin_survives_a_lost_connection(
     name: str,
     run_in_thread: Callable[[Any], threading.Thread],
 ) -> None:
-    """It connects again, declares again and goes on."""
+    """The consumer connects again, declares again and goes on."""
     queue = kombu.Queue(name, durable=True)
     producer = kombu_connection.Producer()
     with Relay(url) as relay, kombu.Connection(relay.url) as connection:

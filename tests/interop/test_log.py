@@ -90,7 +90,7 @@ def session(broker: BrokerProcess, definitions_file: Path) -> None:
 
 
 def refused(broker: BrokerProcess) -> int:
-    """How often definitions were refused: a part of a file, or all of it."""
+    """Return how often definitions were refused, in part or as a whole."""
     return broker.stderr.count("definition left out") + broker.stderr.count("not loaded")
 
 
@@ -127,9 +127,9 @@ def test_lines_about_a_client_have_connection_user_and_vhost(broker: BrokerProce
     (error,) = [line for line in lines if "channel error" in line]
     (closed,) = [line for line in lines if "connection closed" in line and "anna" in line]
     for line in (error, closed):
-        found = fields(line)
-        assert (found["user"], found["vhost"]) == ("anna", "/")
-        assert found["peer"].startswith("127.0.0.1:")
+        logged = fields(line)
+        assert (logged["user"], logged["vhost"]) == ("anna", "/")
+        assert logged["peer"].startswith("127.0.0.1:")
     assert fields(error)["connection"] == fields(closed)["connection"]
     (refused,) = [line for line in lines if "login refused" in line]
     assert "\x1b" not in refused

@@ -1,4 +1,4 @@
-"""How many clients log in a second, and how soon thousands are served that come at once: on a new
+"""Logins a second, and the time until thousands of clients that come at once are served: on a new
 broker, on one that was killed, and on the next leader of a group.
 """
 

@@ -116,7 +116,7 @@ def test_a_body_is_not_decompressed(api: ManagementClient) -> None:
 
 
 def test_an_empty_password_is_none(api: ManagementClient) -> None:
-    """Not even the right one (CVE-2016-9877)."""
+    """An empty password is refused even if it is the right one (CVE-2016-9877)."""
     salted = base64.b64encode(b"salt" + hashlib.sha256(b"salt").digest()).decode()
     for user, password_hash in (("without", ""), ("empty", salted)):
         api.put(f"/users/{user}", {"password_hash": password_hash, "tags": "administrator"})
@@ -187,7 +187,9 @@ def test_the_description_names_each_route(api: ManagementClient) -> None:
 
 
 def test_strangers_with_silent_connections_keep_nobody_out(managed_broker: BrokerProcess) -> None:
-    """They are those of the doors: see unit/server/test_doors.py."""
+    """The API limits clients that have not logged in as the AMQP port does: see
+    unit/server/test_doors.py.
+    """
     url = urlsplit(management_url(managed_broker))
     silent = [socket.create_connection((url.hostname, url.port)) for _ in range(20)]
     try:

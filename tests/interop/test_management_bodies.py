@@ -166,7 +166,7 @@ def noted(api: ManagementClient, method: str, path: str, body: Any) -> str:
 
 
 def test_every_route_with_a_body_is_here() -> None:
-    """Those that are missing refuse unknown fields."""
+    """Bodies that are missing here refuse unknown fields."""
     found = {
         (route.method, route.path)
         for route in ROUTES

@@ -1,6 +1,6 @@
-"""What clients of RabbitMQ's API send and compare: Flower of Celery, the Go client of Terraform,
-the Java client, and the Rust client of `rabbitmqadmin`'s second generation, which refuses answers
-that lack a number.
+"""Requests and comparisons of clients of RabbitMQ's API: Flower of Celery, the Go client of
+Terraform, the Java client, and the Rust client of `rabbitmqadmin`'s second generation, which
+refuses answers that lack a number.
 """
 
 import base64
@@ -96,7 +96,7 @@ def test_topic_permissions_come_in_any_order(api: ManagementClient) -> None:
     row = {"user": "temporary", "vhost": "/", **body}
     api.put("/topic-permissions/%2F/temporary", body)
     assert api.get("/users/temporary/topic-permissions") == [row]
-    # It is a restriction, and lets nobody in.
+    # A topic permission is a restriction, and lets no user in.
     assert "temporary" in [user["name"] for user in api.get("/users/without-permissions")]
     with api.as_user("temporary", "s3krE7") as temporary:
         temporary.expect(401, "GET", "/queues/%2F")
@@ -138,7 +138,7 @@ def test_a_consumer_s_timeout_is_the_one_in_force(
 def test_an_address_of_direct_replies_is_nowhere(
     api: ManagementClient, broker: BrokerProcess
 ) -> None:
-    """Whoever sees one could forge replies."""
+    """A client that sees such an address could forge replies."""
     queues = api.get("/overview")["object_totals"]["queues"]
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()

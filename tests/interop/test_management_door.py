@@ -140,10 +140,10 @@ def test_a_body_is_read_up_to_its_limit(api: ManagementClient) -> None:
         return b'{"durable":true' + b" " * (byte_count - 16) + b"}"
 
     api.expect(201, "PUT", "/queues/%2F/full", None, data=filled(MAX_BODY_BYTES))
-    # Of a much larger one the answer may be lost: see attack/test_management.py.
+    # The answer to a much larger body may be lost: see attack/test_management.py.
     for size in (MAX_BODY_BYTES + 1, 2 * MAX_BODY_BYTES):
         whole = filled(size)
-        # By its length, and in chunks, whose number nobody has announced.
+        # By its length, and in chunks, whose number is not announced.
         for data in (whole, iter([whole[:1000], whole[1000:]])):
             answer = api.request("PUT", "/queues/%2F/over", data=data)
             assert answer.status_code == 400

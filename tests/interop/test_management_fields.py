@@ -85,7 +85,7 @@ def test_the_bytes_of_what_waits_and_of_what_is_unacked(
     listed = api.get("/queues", sort="message_bytes", sort_reverse="true", columns="message_bytes")
     assert listed[0] == {"message_bytes": 3000}
     label = '{queue="sized",vhost="/"}'
-    found = metrics(api, "/metrics/per-object")
+    samples = metrics(api, "/metrics/per-object")
     for name, value in (
         ("messages_bytes", 3000),
         ("messages_ready_bytes", 2700),
@@ -94,7 +94,7 @@ def test_the_bytes_of_what_waits_and_of_what_is_unacked(
         ("messages_persistent_bytes", 1500),
         ("messages_ram_bytes", 3000),
     ):
-        assert found[f"rabbitmq_queue_{name}{label}"] == value
+        assert samples[f"rabbitmq_queue_{name}{label}"] == value
     wait_until(
         lambda: metrics(api, "/metrics")["rabbitmq_queue_messages_bytes"] == 3000, "the sums"
     )
@@ -181,17 +181,17 @@ def test_a_quorum_queue_has_its_one_member(api: ManagementClient) -> None:
 
 
 def test_what_says_nothing_here_is_absent(api: ManagementClient, channel: BlockingChannel) -> None:
-    """The table of PROTOCOL.md: each field in it is in no row."""
+    """Each field in the table of PROTOCOL.md is in no row of the API."""
     channel.queue_declare("rows")
     api.put("/queues/%2F/led", {"arguments": {"x-queue-type": "quorum"}})
     (connection,) = api.get("/connections")
-    (one,) = api.get("/channels")
+    (open_channel,) = api.get("/channels")
     (node,) = api.get("/nodes")
     paths = {
         "/api/queues/VHOST/NAME": "/queues/%2F/rows",
         "/api/queues/quorum/VHOST/NAME/status": "/queues/quorum/%2F/led/status",
         "/api/connections/NAME": f"/connections/{quote(connection['name'], safe='')}",
-        "/api/channels/NAME": f"/channels/{quote(one['name'], safe='')}",
+        "/api/channels/NAME": f"/channels/{quote(open_channel['name'], safe='')}",
         "/api/nodes/NODE": f"/nodes/{node['name']}",
     }
     with open("server/PROTOCOL.md", encoding="utf-8") as file:
@@ -200,10 +200,10 @@ def test_what_says_nothing_here_is_absent(api: ManagementClient, channel: Blocki
     for row in rows:
         assert row.cells["why"]
         fields = {field.strip(" `") for field in row.cells["fields"].split(",")}
-        found = api.get(paths[row.cells["where"].strip("`")])
-        found = found[0] if isinstance(found, list) else found
+        answer = api.get(paths[row.cells["where"].strip("`")])
+        answer = answer[0] if isinstance(answer, list) else answer
         assert fields
-        assert not fields & found.keys(), row.cells
+        assert not fields & answer.keys(), row.cells
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_binding_is_named_as_it_is_listed_or_by_its_key(api: ManagementClient,
 
 
 def test_a_binding_is_the_one_that_its_key_spells(api: ManagementClient) -> None:
-    """Where two bindings could be meant, it is the one whose key is in the path by the letter."""
+    """A path that could mean two bindings means the one whose key it spells literally."""
     api.request("PUT", "/queues/%2F/bound", json={})
     base = "/bindings/%2F/e/amq.topic/q/bound"
     for key in ("a b", "a%20b"):
@@ -237,7 +237,7 @@ def test_a_binding_is_the_one_that_its_key_spells(api: ManagementClient) -> None
         ("a b", True),
     }
     (with_arguments,) = [row for row in left if row["arguments"]]
-    # By its routing key alone one with arguments is not meant.
+    # A routing key alone does not name a binding with arguments.
     api.expect(404, "DELETE", f"{base}/a%20b%20c")
     api.delete(f"{base}/{with_arguments['properties_key']}")
     api.delete(f"{base}/a%2520b")
@@ -270,11 +270,11 @@ def test_per_object_has_the_node_and_detailed_says_what_there_is_not(
         ("auth_attempt_metrics", "auth_attempts_total"),
         ("alarm_metrics", "alarms_memory_used_watermark"),
     ):
-        found = metrics(api, f"/metrics/detailed?family={family}")
-        assert any(one.startswith(f"rabbitmq_detailed_{name}") for one in found), family
-        assert not any("unknown" in one for one in found)
-    found = metrics(api, "/metrics/detailed?family=ra_metrics&family=node_metrics")
-    assert found['amqpstore_metrics_unknown_family{family="ra_metrics"}'] == 1
+        samples = metrics(api, f"/metrics/detailed?family={family}")
+        assert any(one.startswith(f"rabbitmq_detailed_{name}") for one in samples), family
+        assert not any("unknown" in one for one in samples)
+    samples = metrics(api, "/metrics/detailed?family=ra_metrics&family=node_metrics")
+    assert samples['amqpstore_metrics_unknown_family{family="ra_metrics"}'] == 1
     assert json.dumps(api.get("/overview"))  # nothing that JSON does not have
 
 

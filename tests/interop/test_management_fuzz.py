@@ -22,7 +22,7 @@ from tests.management_client import ManagementClient, managed, management_url
 from tests.waiting import wait_until
 
 UNTOUCHED = ("/api/users/{user}", "/api/vhosts/{vhost}")
-"""Whoever deletes at random would delete the user who asks."""
+"""Paths that are left alone: random deletes would delete the user who asks."""
 
 CONFORMANCE: Any = [
     content_type_conformance,

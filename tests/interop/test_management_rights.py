@@ -1,4 +1,4 @@
-"""Who may see and do what over HTTP: each verb needs its tag, and permissions where it works."""
+"""Rights over HTTP: each verb needs its tag, and permissions where it works."""
 
 import re
 from collections.abc import Generator

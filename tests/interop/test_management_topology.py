@@ -83,7 +83,9 @@ def test_what_differs_is_refused_and_says_why(api: ManagementClient) -> None:
 
 
 def test_a_queue_without_a_type_has_that_of_its_virtual_host(api: ManagementClient) -> None:
-    """As far as such a queue can be one, and also if it exists already, as in RabbitMQ 4.0.5."""
+    """The default type holds for queues that can be of it, also for a declare of an existing queue,
+    as in RabbitMQ 4.0.5.
+    """
 
     def declared(name: str, **body: Any) -> str:
         api.expect(201, "PUT", f"/queues/typed/{name}", body)
@@ -207,22 +209,22 @@ def test_clients_are_listed_and_closed(api: ManagementClient, managed_broker: An
         channel.queue_declare("listed", exclusive=True)
         channel.basic_qos(prefetch_count=7)
         channel.basic_consume("listed", lambda *_: None, consumer_tag="<b>tag</b>")
-        [found] = api.get("/connections")
-        assert (found["user"], found["vhost"], found["state"]) == ("guest", "/", "running")
-        assert found["client_properties"]["product"] == "Pika Python Client Library"
-        [row] = api.get(f"/connections/{quoted(found['name'])}/channels")
+        [listed] = api.get("/connections")
+        assert (listed["user"], listed["vhost"], listed["state"]) == ("guest", "/", "running")
+        assert listed["client_properties"]["product"] == "Pika Python Client Library"
+        [row] = api.get(f"/connections/{quoted(listed['name'])}/channels")
         assert (row["confirm"], row["prefetch_count"], row["consumer_count"]) == (True, 7, 1)
         assert api.get(f"/channels/{quoted(row['name'])}")["number"] == 1
         [consumer] = api.get("/consumers/%2F")
         assert (consumer["consumer_tag"], consumer["prefetch_count"]) == ("<b>tag</b>", 7)
         queue = api.get("/queues/%2F/listed")
         assert queue["consumer_details"] == [consumer]
-        assert queue["owner_pid_details"]["name"] == found["name"]
+        assert queue["owner_pid_details"]["name"] == listed["name"]
         api.delete("/queues/%2F/listed", status=400)  # it is another's
         for path in ("/connections/nothing", "/channels/nothing", "/connections/nothing/channels"):
             api.expect(404, "GET", path)
         reason = {"X-Reason": "because ü".encode()}
-        api.delete(f"/connections/{quoted(found['name'])}", headers=reason)
+        api.delete(f"/connections/{quoted(listed['name'])}", headers=reason)
         with pytest.raises(ConnectionClosedByBroker) as closed:
             connection.process_data_events(30)
         assert (closed.value.reply_code, closed.value.reply_text) == (
@@ -384,7 +386,7 @@ def test_what_has_no_effect_is_noted_and_what_cannot_act_is_refused(api: Managem
 
 
 def test_a_virtual_host_is_protected_from_deletion(api: ManagementClient) -> None:
-    """As in RabbitMQ 4.1."""
+    """A protected virtual host cannot be deleted, as in RabbitMQ 4.1."""
     api.put("/vhosts/kept", {"protected_from_deletion": True})
     assert api.get("/vhosts/kept")["protected_from_deletion"] is True
     assert api.get("/vhosts/kept")["metadata"]["protected_from_deletion"] is True
@@ -410,9 +412,9 @@ def test_a_parameter_is_what_its_component_says(api: ManagementClient) -> None:
     read is refused, as RabbitMQ does without it, and an import without it says so.
     """
     policy = {"pattern": "^p", "definition": {"max-length": 1}, "priority": 2, "apply-to": "queues"}
-    one, limits = "/parameters/operator_policy/%2F/p", "/parameters/vhost-limits/%2F/limits"
+    policy_path, limits = "/parameters/operator_policy/%2F/p", "/parameters/vhost-limits/%2F/limits"
     for status in (201, 204):
-        api.put(one, {"value": policy}, status)
+        api.put(policy_path, {"value": policy}, status)
         api.put(limits, {"value": {"max-queues": 500}}, status)
     assert api.get("/operator-policies/%2F/p") == {"vhost": "/", "name": "p", **policy}
     assert api.get("/vhost-limits/%2F") == [{"vhost": "/", "value": {"max-queues": 500}}]
@@ -444,9 +446,9 @@ def test_a_parameter_is_what_its_component_says(api: ManagementClient) -> None:
     assert api.get("/parameters") == exported
     for row in exported:
         assert api.get(f"/parameters/{row['component']}") == [row]
-    for path in (one, limits):
+    for path in (policy_path, limits):
         component = path.split("/")[2]
-        # Another name than that of the one there is.
+        # A name other than that of the existing parameter.
         api.expect(404, "DELETE", f"/parameters/{component}/%2F/none")
         assert api.get("/parameters") == exported
         api.put("/vhosts/parameters")

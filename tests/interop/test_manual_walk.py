@@ -142,28 +142,28 @@ def test_a_walk_ends_with_all_that_is_intact(
     damage(store)
     intact = optimum(store)
     # 1.
-    code, said = typed(user, "check", store)
-    assert code == 1, said
-    assert "The store is sound" not in said
+    code, output = typed(user, "check", store)
+    assert code == 1, output
+    assert "The store is sound" not in output
     # 2.
-    code, said = typed(user, "copy", store, f"{work}/before")
+    code, output = typed(user, "copy", store, f"{work}/before")
     if code not in (0, 1):
-        assert "cp -a" in said, said
+        assert "cp -a" in output, output
         assert not os.path.exists(f"{work}/before")
         subprocess.run(["cp", "-a", store, f"{work}/before"], check=True, user=user, group=user)
     # 3.
-    code, said = typed(user, "inspect", store)
-    assert code == 0, said
+    code, output = typed(user, "inspect", store)
+    assert code == 0, output
     # 4.
-    code, said = typed(user, "export", store, f"{work}/all.jsonl")
-    assert code in (0, 1), said
+    code, output = typed(user, "export", store, f"{work}/all.jsonl")
+    assert code in (0, 1), output
     lines = [json.loads(line) for line in Path(work, "all.jsonl").read_text().splitlines()]
     exported = {one["body"].partition(":")[0].encode() for one in lines if "body" in one}
     assert exported >= intact
     for step in (["--plan", f"{work}/plan.json"], ["--apply", f"{work}/plan.json"]):
-        code, said = typed(user, "repair", store, *step)
-        assert code == 0, said
+        code, output = typed(user, "repair", store, *step)
+        assert code == 0, output
     # 5.
-    code, said = typed(user, "check", store)
-    assert code == 0, said
+    code, output = typed(user, "check", store)
+    assert code == 0, output
     assert set(served(store)) >= intact

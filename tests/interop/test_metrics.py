@@ -122,7 +122,7 @@ def test_prometheus_own_check_finds_nothing(url: str) -> None:
 
 
 RABBITMQ_S_OWN = ("rabbitmq_", "error while linting")
-"""What the check says of names that are RabbitMQ's: they are what they are."""
+"""Beginnings of the check's complaints about names that are RabbitMQ's, and cannot be changed."""
 
 
 def test_the_format_is_that_which_the_scraper_accepts(url: str) -> None:

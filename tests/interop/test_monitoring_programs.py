@@ -15,7 +15,7 @@ from tests.management_client import ManagementClient, managed, management_url
 from tests.waiting import wait_until
 
 NODE = "rabbit@127"
-"""What the checks make of the address that they are given."""
+"""The node's name, which the checks derive from the address that they are given."""
 
 FIELDS = {
     # Telegraf, Datadog's agent, the exporter for Prometheus and Terraform's client, together.
@@ -126,8 +126,8 @@ def test_what_programs_read_is_there_or_in_the_table_of_what_is_not(
 def test_debians_checks_for_nagios_are_content(
     api: ManagementClient, check: str, options: tuple[str, ...], said: str
 ) -> None:
-    """They look their password up by the realm, and the node by its name; that for shovels asks for
-    one that there is.
+    """The checks look up their password by the realm, and the node by its name; the check of
+    shovels asks for one that exists.
     """
     command = need(f"check_rabbitmq_{check}", "apt-get install nagios-plugins-rabbitmq")
     host, _, port = api.url.removeprefix("http://").partition(":")

@@ -1,4 +1,4 @@
-"""What queues and exchanges may be called, as the configuration says."""
+"""Names that queues and exchanges may have, as the configuration says."""
 
 from pathlib import Path
 

@@ -205,7 +205,7 @@ def test_keys_are_not_fetched_for_each_token(broker: BrokerProcess, issuer: Issu
 def test_an_issuer_that_cannot_be_verified_is_not_asked(
     data_directory: str, issuer: Issuer, tmp_path: object
 ) -> None:
-    """Its CA is not the one that is trusted: there is no way around that."""
+    """The issuer's CA is not the trusted one: there is no way around that."""
     path = f"{tmp_path}/other.pem"
     trustme.CA().cert_pem.write_to_path(path)
     for settings in ({"jwks_ca": path}, {}):
@@ -234,7 +234,7 @@ def test_other_answers_of_the_issuer_bring_no_keys(
 def test_an_issuer_that_takes_for_ever_holds_up_nobody(
     broker: BrokerProcess, issuer: Issuer
 ) -> None:
-    """Its answer comes byte by byte, each of them in time."""
+    """The issuer's answer comes byte by byte, each byte in time."""
     issuer.drips = True
     refused = threading.Event()
 

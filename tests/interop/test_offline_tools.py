@@ -114,16 +114,17 @@ WHOLE = {"orders": 29, "work": 25, HISTORY: 5}
 
 
 def test_a_store_that_was_killed_in_doubt(store: str, tool: Tool, tmp_path: Path) -> None:
-    found = tool("inspect", store)
-    assert queues_of(found) == WHOLE
-    assert sum(queue["locked"] for queue in found["queues"]) == 1
-    [prepared] = found["prepared"]
+    summary = tool("inspect", store)
+    assert queues_of(summary) == WHOLE
+    assert sum(queue["locked"] for queue in summary["queues"]) == 1
+    [prepared] = summary["prepared"]
     assert prepared["is_undecided"]
     assert sum(group["message_count"] for group in prepared["publishes"]) == 2
-    assert found["last_recovery"]["path"].startswith(os.path.join(store, "reports"))
+    assert summary["last_recovery"]["path"].startswith(os.path.join(store, "reports"))
     checked = tool("check", store)
     assert (checked["sound"], checked["prepared"], checked["messages"]) == (True, 1, 60)
-    # Those two, and what says that they are prepared, are in a queue of their own.
+    # The two prepared messages, and one that says that they are prepared, are in a queue of their
+    # own.
     assert tool("inspect", store)["usage"]["messages"] == 63
 
     of_vhost = tool("inspect", store, "vhost", "/")
@@ -192,24 +193,24 @@ def test_an_export_takes_a_history_and_leaves_out_what_is_in_doubt(
 
 
 def test_a_store_that_a_broker_has_open(broker: BrokerProcess, run: Run, tmp_path: Path) -> None:
-    """Refused, unless `--live` is said; but `copy` needs no word for it."""
+    """Verbs refuse such a store unless they are given `--live`; `copy` does not need it."""
     directory = broker.data_directory
     copy, file, lines = (str(tmp_path / name) for name in ("copy", "file", "lines"))
     Path(lines).write_text("")
     assert run("copy", directory, copy)[0] == 0
     for verb, *arguments in (["inspect"], ["export", file], ["check"]):
-        code, said = run(verb, directory, *arguments)
-        assert (code, said["kind"]) == (3, "StoreLockedError")
-        assert "--live" in said["error"]
+        code, answer = run(verb, directory, *arguments)
+        assert (code, answer["kind"]) == (3, "StoreLockedError")
+        assert "--live" in answer["error"]
         assert run(verb, directory, *arguments, "--live")[0] == 0
     for words in (
         ["compact", directory],
         ["import", directory, lines],
         ["restore", copy, directory],
     ):
-        code, said = run(*words)
-        assert (code, said["kind"]) == (3, "StoreLockedError")
-        assert "--live" not in said["error"]
+        code, answer = run(*words)
+        assert (code, answer["kind"]) == (3, "StoreLockedError")
+        assert "--live" not in answer["error"]
     # There is nothing to do, and so nothing to refuse.
     assert run("upgrade", directory) == (
         0,

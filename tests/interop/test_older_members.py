@@ -45,7 +45,7 @@ def backed_up(member: MemberProcess) -> str:
 
 
 def status(member: MemberProcess) -> tuple[int, str]:
-    """What an operator is told, and the exit code."""
+    """Return the exit code of `cluster status`, and what it tells an operator."""
     ran = subprocess.run(
         [
             *[sys.executable, "-m", "amqpstore_tools", "cluster", "status"],
@@ -82,9 +82,9 @@ def what_is_known_is_noted(group: GroupProcesses) -> None:
 
 @pytest.mark.long
 def test_followers_from_a_backup_do_not_lead(three: GroupProcesses) -> None:
-    leader, (one, other) = three.wait_for_leader(), followers(three)
+    leader, (first, other) = three.wait_for_leader(), followers(three)
     publish(leader, 0, 20)
-    for member in (one, other):
+    for member in (first, other):
         assert member.terminate() == 0
         backed_up(member)
         start_again(three, member)
@@ -93,36 +93,36 @@ def test_followers_from_a_backup_do_not_lead(three: GroupProcesses) -> None:
     what_is_known_is_noted(three)
     for member in three.members:
         member.kill()
-    for member in (one, other):
+    for member in (first, other):
         shutil.rmtree(member.directory)
         os.rename(f"{member.directory}.backup", member.directory)
         member.start()
-    for member in (one, other):
+    for member in (first, other):
         waits(three, member, "older copy")
         assert "older copy" in member.log()
-    code, said = status(one)
+    code, output = status(first)
     assert code == 1
-    assert said.count("waits: this directory is an older copy") == 2
+    assert output.count("waits: this directory is an older copy") == 2
     assert three.view().leader is None
     leader.start()
     three.wait_until_in_sync(3)
     assert three.wait_for_leader() is leader
-    # Those that have caught up are as good as any: nobody waits any more.
-    three.wait(lambda: status(one)[0] == 0)
+    # Members that have caught up are as good as any: none waits any more.
+    three.wait(lambda: status(first)[0] == 0)
     leader.kill()
     assert sorted(numbers(three.wait_for_leader(leader))) == list(range(50))
 
 
 @pytest.mark.long
 def test_a_copied_directory_is_not_its_member(pair: GroupProcesses, tmp_path: Path) -> None:
-    leader, (one,) = pair.wait_for_leader(), followers(pair)
+    leader, (follower,) = pair.wait_for_leader(), followers(pair)
     publish(leader, 0, 20)
-    assert one.terminate() == 0
+    assert follower.terminate() == 0
     twin = MemberProcess(
-        str(tmp_path / "elsewhere"), int(one.id, 16), pair.etcd, LOOPBACK, proxy=False
+        str(tmp_path / "elsewhere"), int(follower.id, 16), pair.etcd, LOOPBACK, proxy=False
     )
-    shutil.copytree(one.directory, twin.directory)
-    start_again(pair, one)
+    shutil.copytree(follower.directory, twin.directory)
+    start_again(pair, follower)
     pair.wait_until_in_sync(2)
     with contextlib.ExitStack() as stack:
         stack.callback(twin.kill)
@@ -132,8 +132,8 @@ def test_a_copied_directory_is_not_its_member(pair: GroupProcesses, tmp_path: Pa
         assert status(leader)[0] == 1
         publish(leader, 20, 30)
         leader.kill()
-        one.kill()
-        # Now it is the only one, and knows that it is older.
+        follower.kill()
+        # The twin is now the only one, and knows that it is older.
         waits(pair, twin, "older copy")
         assert pair.view().leader is None
         leader.start()
@@ -147,15 +147,15 @@ def test_a_copied_directory_is_not_its_member(pair: GroupProcesses, tmp_path: Pa
 
 @pytest.mark.long
 def test_etcd_from_a_backup_elects_nobody(three: GroupProcesses) -> None:
-    """Its list names a member that the group has gone on without since."""
-    etcd, (one, other) = three.etcd.members[0], followers(three)
+    """The restored list names a member without which the group has gone on since."""
+    etcd, (dropped, other) = three.etcd.members[0], followers(three)
     leader = three.wait_for_leader()
     publish(leader, 0, 20)
     etcd.kill()
     shutil.copytree(etcd.directory, f"{etcd.directory}.backup")
     three.etcd.start()
     three.wait_until_in_sync(3)
-    one.kill()
+    dropped.kill()
     publish(leader, 20, 30)
     three.wait_until_in_sync(2)
     what_is_known_is_noted(three)
@@ -168,31 +168,31 @@ def test_etcd_from_a_backup_elects_nobody(three: GroupProcesses) -> None:
     three.forget_etcd()
     other.start()
     waits(three, other, "etcd is not used")
-    one.start()
-    waits(three, one, f"member {other.id} has seen")
-    assert status(one)[0] == 1
-    assert three.view().leader is None or not one.serves()
+    dropped.start()
+    waits(three, dropped, f"member {other.id} has seen")
+    assert status(dropped)[0] == 1
+    assert three.view().leader is None or not dropped.serves()
     other.kill()
-    one.kill()
+    dropped.kill()
     three.wait(lambda: three.view().leader is None)
     leader.operate("init", "--from-leader", "--yes")
     leader.start()
     three.wait(leader.serves)
     assert sorted(numbers(leader)) == list(range(50))
-    one.operate("join")
-    one.start()
+    dropped.operate("join")
+    dropped.start()
     three.wait_until_in_sync(2)
 
 
 @pytest.mark.long
 def test_etcd_made_anew_is_not_the_group_s(three: GroupProcesses) -> None:
-    """It has the same cluster id, as that is derived from its arguments."""
-    etcd, (one, other) = three.etcd.members[0], followers(three)
+    """The new etcd has the same cluster id, as that is derived from its arguments."""
+    etcd, (dropped, other) = three.etcd.members[0], followers(three)
     leader = three.wait_for_leader()
     publish(leader, 0, 20)
     what_is_known_is_noted(three)
     before = three.view()
-    one.kill()
+    dropped.kill()
     publish(leader, 20, 30)
     three.wait_until_in_sync(2)
     leader.kill()
@@ -206,9 +206,9 @@ def test_etcd_made_anew_is_not_the_group_s(three: GroupProcesses) -> None:
     other.start()
     three.wait(lambda: "it has no group with the id" in other.log())
     ran = subprocess.run(
-        [sys.executable, "-m", "amqpstore_tools", "cluster", "init", "--data", one.directory],
+        [sys.executable, "-m", "amqpstore_tools", "cluster", "init", "--data", dropped.directory],
         cwd=REPOSITORY,
-        env={**os.environ, **one.environment},
+        env={**os.environ, **dropped.environment},
         capture_output=True,
         text=True,
         check=False,

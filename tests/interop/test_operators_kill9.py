@@ -23,11 +23,11 @@ from tests.waiting import wait_until
 
 QUEUES = 60
 MANY_QUEUES = 1500
-"""So many that they are deleted in fifteen steps."""
+"""Enough queues to be deleted in fifteen steps."""
 
 MIDDLES = 2
 TURNS = 12
-"""At least so many kills are to be between two of the steps, of at most so many."""
+"""At most `TURNS` kills are tried until `MIDDLES` of them have come between two of the steps."""
 
 COMMAND_S = 60
 
@@ -94,7 +94,7 @@ def definitions(vhost: str, user: str, queues: int = QUEUES) -> dict[str, Any]:
 
 
 def of_vhost(found: dict[str, Any], vhost: str) -> dict[str, list[Any]]:
-    """What a file of definitions has of a virtual host."""
+    """Return the rows of a virtual host in a file of definitions."""
     return {
         kind: [row for row in rows if vhost in (row.get("vhost"), row.get("name"))]
         for kind, rows in found.items()
@@ -162,7 +162,7 @@ def fill(broker: BrokerProcess, vhost: str) -> None:
 
 
 def messages_of(broker: BrokerProcess, vhost: str, queues: int) -> list[int]:
-    """How many messages each of the queues has."""
+    """Return how many messages each of the queues has."""
     url = broker.url.replace("%2F", vhost)
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()

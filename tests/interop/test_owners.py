@@ -23,7 +23,7 @@ USER = 12345
 SEGMENT_BYTES = 64 << 10
 PUBLISHED = 600
 WHOLE = [b"%d" % number for number in range(0, PUBLISHED, 6)]
-"""What is in the queue of every store here."""
+"""The messages in the queue of every store here."""
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 
@@ -81,7 +81,9 @@ def publish(channel: Any) -> None:
 
 
 def strangers(directory: str) -> list[str]:
-    """What in a directory does not belong to the broker's user, or cannot be used by it."""
+    """Return the paths in a directory that do not belong to the broker's user, or that it cannot
+    use.
+    """
     found = []
     for folder, _, names in os.walk(directory):
         for path in [folder, *(os.path.join(folder, name) for name in names)]:

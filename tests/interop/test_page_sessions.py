@@ -80,7 +80,9 @@ class PageVisitor:
 def test_a_password_s_session_outlives_a_restart_and_nothing_else(
     stopped_broker: BrokerProcess,
 ) -> None:
-    """Whoever logs out, is deleted or gets another password is out, also by the file."""
+    """The session of a user who logs out, is deleted or gets another password ends, in the file
+    too.
+    """
     broker = managed(stopped_broker)
     broker.start()
     keep_management_port(broker)
@@ -196,31 +198,31 @@ def test_nobody_is_shown_a_form_that_the_api_refuses(stopped_broker: BrokerProce
             for place, text in {**names, "{name}": name}.items():
                 path = path.replace(place, text)
             paths.append(path)
-        found = {
+        forms = {
             user: forms_of(stack.enter_context(PageVisitor(url, user)), paths)
             for user in ("all", "reader", "writer", "maker", "monitor", "declarer", "outsider")
         }
     queue, exchange = "/api/queues/%2F/q", "/api/exchanges/%2F/e"
     declare = {"/act/PUT/api/queues/:vhost/:name", "/act/PUT/api/exchanges/:vhost/:name"}
-    assert found["monitor"] == set()
-    assert found["outsider"] == set()
-    assert found["declarer"] == declare
-    assert found["maker"] == {
+    assert forms["monitor"] == set()
+    assert forms["outsider"] == set()
+    assert forms["declarer"] == declare
+    assert forms["maker"] == {
         "/act/PUT/api/policies/:vhost/:name",
         "/act/DELETE/api/policies/%2F/p",
     }
-    assert found["reader"] == {
+    assert forms["reader"] == {
         f"/act/DELETE{queue}/contents",
         f"/act/POST{queue}/messages/:action",
         "/act/POST/api/bindings/%2F/e/e/:kind/:destination",
     }
-    assert found["writer"] == {
+    assert forms["writer"] == {
         "/act/POST/api/bindings/%2F/e/:source/q/q",
         f"/act/POST{exchange}/publish",
         "/act/POST/api/exchanges/%2F/amq.default/publish",
     }
-    everything = declare | found["reader"] | found["writer"] | found["maker"]
-    assert found["all"] >= everything | {
+    everything = declare | forms["reader"] | forms["writer"] | forms["maker"]
+    assert forms["all"] >= everything | {
         f"/act/DELETE{queue}",
         f"/act/DELETE{exchange}",
         "/act/DELETE/api/bindings/%2F/e/e/q/q/~",

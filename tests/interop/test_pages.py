@@ -185,7 +185,7 @@ def address(path: str, page: Page, site: str) -> str:
 
 @pytest.mark.parametrize("path", [page.path for page in PAGES])
 def test_each_page_shows_hostile_names_as_text_and_fits(page: Page, site: str, path: str) -> None:
-    """Nobody's name is code, and a phone does not scroll sideways."""
+    """No name is run as code, and a phone does not scroll sideways."""
     if not shows(page, site, path):
         return
     for size in (NARROW, HUGE, WIDE):
@@ -244,7 +244,7 @@ def violations(page: Page) -> list[str]:
     """
     if not AXE.exists():
         missing("axe-core is not installed: make test")
-    found: list[str] = []
+    findings: list[str] = []
     # Through the protocol of the browser, which no content policy forbids.
     page.evaluate(AXE.read_text())
     page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
@@ -256,12 +256,12 @@ def violations(page: Page) -> list[str]:
         page.set_viewport_size(size)
         page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
         results = page.evaluate(f"axe.run({options})")
-        found += [
+        findings += [
             f"{theme}: {one['id']}: {node['html'][:200]}"
             for one in results["violations"]
             for node in one["nodes"]
         ]
-    return found
+    return findings
 
 
 def test_a_login_is_needed_and_ends(context: BrowserContext, site: str) -> None:

@@ -1,4 +1,4 @@
-"""What a clean restart keeps: durable definitions, persistent messages, order, flags."""
+"""Durable definitions, persistent messages, their order and their flags outlive a clean restart."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

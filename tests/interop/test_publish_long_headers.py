@@ -39,9 +39,9 @@ def test_it_is_said_how_far_the_file_was_published(
         capsys.readouterr()
         publish = ["publish", "--url", broker.url, file]
         assert main(publish) == 5
-        said = capsys.readouterr().err
-        assert "The first 2 messages were confirmed, and no other was published" in said
+        errors = capsys.readouterr().err
+        assert "The first 2 messages were confirmed, and no other was published" in errors
         assert bodies(broker) == [b"0", b"1"]
-        assert "continue with --skip 2, or leave this message out with --skip 3" in said
+        assert "continue with --skip 2, or leave this message out with --skip 3" in errors
         assert main([*publish, "--skip", "3"]) == 0
         assert bodies(broker) == [b"3"]

@@ -1,4 +1,4 @@
-"""The same rights are asked for a message, by whatever road it is published."""
+"""A message needs the same rights by whatever way it is published."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRAVE = "grave"
 KEPT = "open.kept"
 
 FIREHOSE, EVENTS = "amq.rabbitmq.trace", "amq.rabbitmq.event"
-"""The exchanges of what the broker tells of: nobody else publishes to them."""
+"""Exchanges to which only the broker publishes, about messages and events."""
 
 OWN = r"amq\.rabbitmq\..*|amq\.default|amq\.replay"
 
@@ -268,7 +268,7 @@ def test_a_queue_with_dead_letters_is_declared_by_who_may_publish_them(
 def test_what_the_broker_tells_of_goes_to_who_may_read_it(
     broker: BrokerProcess, api: ManagementClient, mine: ManagementClient, exchange: str
 ) -> None:
-    """Of a message that one may not read there is no copy to be had, either."""
+    """A user who may not read a message cannot get a copy of it either."""
     key = {"routing_key": "publish.mine"}
     path = f"/bindings/%2F/e/{exchange}/q/{VICTIM}"
     for read, status in (("^open", 401), (".*", 201)):

@@ -213,7 +213,9 @@ def test_consume_acknowledge_reject(
 def test_a_prefetch_limit_is_the_channels_and_can_be_raised(
     amqp_connection: amqp.Connection, amqp_channel: Channel, name: str
 ) -> None:
-    """As the specification has it, which this client goes by with all but RabbitMQ."""
+    """The limit is that of the specification, by which this client goes with all brokers but
+    RabbitMQ.
+    """
     if vars(amqp_connection)["server_properties"]["product"] == "RabbitMQ":
         pytest.skip("there it limits each consumer, and those that are there not at all")
     received: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a broker says after a start that followed a crash."""
+"""Reports of a broker about a start that followed a crash."""
 
 import contextlib
 import json

@@ -34,7 +34,7 @@ class Configured:
         return self.broker.stderr[before:]
 
     def heartbeat_s(self) -> int:
-        """What a new client is offered."""
+        """Return the heartbeat that a new client is offered."""
         offered: list[int] = []
 
         def choose(_connection: object, value: int) -> int:
@@ -113,7 +113,7 @@ def test_a_variable_still_precedes_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "reason"),
     [
         ("fifo", "regular file"),
         ("directory", "regular file"),
@@ -126,8 +126,8 @@ def test_a_variable_still_precedes_the_file(tmp_path: Path) -> None:
         ("definitions fifo", "definitions not loaded"),
     ],
 )
-def test_a_wrong_file_changes_nothing(configured: Configured, kind: str, said: str) -> None:
-    """Even where most of it is right."""
+def test_a_wrong_file_changes_nothing(configured: Configured, kind: str, reason: str) -> None:
+    """A wrong file changes nothing even where most of it is right."""
     file, right = configured.file, 'heartbeat_s = 43\nlog_level = "error"\n'
     other = file.parent / "definitions.json"
     file.unlink()
@@ -150,7 +150,7 @@ def test_a_wrong_file_changes_nothing(configured: Configured, kind: str, said: s
         case "definitions fifo":
             os.mkfifo(other)
             file.write_text(right + f"definitions = '{other}'")
-    log = configured.reload(said)
+    log = configured.reload(reason)
     assert "Traceback" not in log
     assert configured.heartbeat_s() == 41
     assert "level=info" in configured.broker.stderr[-500:]

@@ -50,7 +50,7 @@ def publish(member: MemberProcess, first: int, count: int) -> None:
 
 
 def numbers(member: MemberProcess) -> list[int]:
-    """What is in the queue: it stays there."""
+    """Return the numbers in the queue; their messages stay there."""
     connection = member.connect()
     channel = connection.channel()
     found = []
@@ -158,8 +158,8 @@ def test_a_member_takes_over_and_the_other_one_rejoins(
     common = sorted({*ours} & {*theirs})
     assert common
     assert [ours[one] for one in common] == [theirs[one] for one in common]
-    for one in pair.members:
-        assert main(["check", one.directory]) == 0, capsys.readouterr().out
+    for member in pair.members:
+        assert main(["check", member.directory]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.long
@@ -180,7 +180,9 @@ def test_a_leader_that_is_stopped_by_a_signal_leads_no_longer(pair: GroupProcess
 
 @pytest.mark.long
 def test_a_large_message_on_a_slow_link_costs_no_follower_its_place(tmp_path: Path) -> None:
-    """It is on its way for longer than a follower may be silent: what counts is that more comes."""
+    """The message is on its way for longer than a follower may be silent: what counts is that more
+    comes.
+    """
     rate = [0]
 
     def limit(piece: bytes) -> bytes:
@@ -221,7 +223,9 @@ def test_a_large_message_on_a_slow_link_costs_no_follower_its_place(tmp_path: Pa
 def test_a_group_whose_etcd_is_lost_goes_on_with_another_one(
     pair: GroupProcesses, tmp_path: Path
 ) -> None:
-    """Its keys are written anew from the last leader, and the others join with what they have."""
+    """The group's keys are written anew from the last leader, and the other members join with what
+    they have.
+    """
     first = pair.wait_for_leader()
     (second,) = (one for one in pair.members if one is not first)
     publish(first, 0, 20)
@@ -231,8 +235,8 @@ def test_a_group_whose_etcd_is_lost_goes_on_with_another_one(
     place = tmp_path / "another"
     place.mkdir()
     with EtcdCluster(str(place)) as etcd:
-        for one in pair.members:
-            one.etcd = etcd
+        for member in pair.members:
+            member.etcd = etcd
         assert first.id in first.operate("init", "--from-leader", "--yes")
         first.start()
         pair.wait(first.serves)
@@ -244,13 +248,15 @@ def test_a_group_whose_etcd_is_lost_goes_on_with_another_one(
         first.kill()
         pair.wait(second.serves)
         assert sorted(numbers(second)) == list(range(50))
-        # It was away, and had all of the log's beginning.
+        # The member was away, and had all of the log's beginning.
         assert "a copy of the leader's store" not in second.log()
 
 
 @pytest.mark.long
 def test_a_member_that_cannot_listen_lets_another_one_lead(tmp_path: Path) -> None:
-    """Its process goes on, and follows; it leads when it is elected again, and can listen."""
+    """The member's process goes on, and follows; it leads when it is elected again, and can
+    listen.
+    """
     with GroupProcesses(str(tmp_path), 3) as group:
         first, second, third = group.members
         group.start()
@@ -271,8 +277,8 @@ def test_a_member_that_cannot_listen_lets_another_one_lead(tmp_path: Path) -> No
 
 @pytest.mark.long
 def test_a_reload_reaches_a_member_in_each_of_its_roles(tmp_path: Path) -> None:
-    """As a follower it takes over the live keys, which hold when it leads; the service manager
-    hears of it, and gets signs of life all the time.
+    """A follower takes over the live keys, which hold when it leads; the service manager is told of
+    the reload, and gets signs of life all the time.
     """
     path = tmp_path / "amqpstore.toml"
     with (
@@ -327,7 +333,9 @@ def test_a_reload_reaches_a_member_in_each_of_its_roles(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_follower_takes_clients_for_the_leader(tmp_path: Path) -> None:
-    """They are the leader's, with their own addresses, and end with its leadership."""
+    """The clients are the leader's, with their own addresses, and are closed when it no longer
+    leads.
+    """
     with GroupProcesses(str(tmp_path), 2, proxy=True) as group:
         ports = {member: listening_port() for member in group.members}
         for member, port in ports.items():
@@ -340,9 +348,9 @@ def test_a_follower_takes_clients_for_the_leader(tmp_path: Path) -> None:
         (follower,) = (one for one in group.members if one is not leader)
         group.wait(lambda: _is_served(follower))
         _manage_through(follower, ports[follower], leader, ports[leader])
-        found = requests.get(f"http://{metered[follower]}/metrics", timeout=60)
-        assert found.status_code == 200
-        assert "amqpstore_replication_streaming 1.0" in found.text
+        metrics = requests.get(f"http://{metered[follower]}/metrics", timeout=60)
+        assert metrics.status_code == 200
+        assert "amqpstore_replication_streaming 1.0" in metrics.text
         assert (
             requests.get(f"http://{metered[follower]}/health/leader", timeout=60).status_code == 503
         )
@@ -368,7 +376,7 @@ def test_a_follower_takes_clients_for_the_leader(tmp_path: Path) -> None:
 def _manage_through(
     follower: MemberProcess, port: int, leader: MemberProcess, leaders_port: int
 ) -> None:
-    """What a follower is asked, the leader answers."""
+    """Check that the leader answers requests that a follower gets."""
     url, leaders = (
         f"http://{member.host.address}:{its_port}"
         for member, its_port in ((follower, port), (leader, leaders_port))
@@ -376,8 +384,8 @@ def _manage_through(
     login = (leader.login.username, leader.login.password)
     with requests.Session() as session:
         session.auth = login
-        found = session.put(f"{url}/api/queues/%2F/through", json={"durable": True})
-        assert found.status_code == 201
+        created = session.put(f"{url}/api/queues/%2F/through", json={"durable": True})
+        assert created.status_code == 201
         names = [one["name"] for one in session.get(f"{leaders}/api/queues").json()]
         assert "through" in names
         assert session.get(f"{leaders}/health/leader").status_code == 200

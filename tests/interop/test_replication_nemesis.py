@@ -94,11 +94,11 @@ def scattered(tmp_path: Path) -> Generator[tuple[GroupProcesses, HostNetwork]]:
         )
         ca = trustme.CA()
         ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-        for one in group.members:
-            path = tmp_path / f"{one.id}.pem"
-            leaf = ca.issue_cert(one.host.address)
+        for member in group.members:
+            path = tmp_path / f"{member.id}.pem"
+            leaf = ca.issue_cert(member.host.address)
             leaf.private_key_and_cert_chain_pem.write_to_path(str(path))
-            one.settings = {
+            member.settings = {
                 "AMQPSTORE_CLUSTER_CERTIFICATE": str(path),
                 "AMQPSTORE_CLUSTER_CA": str(tmp_path / "ca.pem"),
                 "AMQPSTORE_LEAST_FREE_BYTES": LEAST_FREE_BYTES,
@@ -127,7 +127,7 @@ def test_nothing_is_lost_whatever_is_cut_off_killed_or_full(
 def test_nobody_notices_that_etcd_is_away(
     scattered: tuple[GroupProcesses, HostNetwork],
 ) -> None:
-    """Members go on by their promises: no client is disconnected, and nobody else leads."""
+    """Members go on by their promises: no client is disconnected, and the leader stays the same."""
     group, _ = scattered
     load = Load(group, 4, publishers=4, pace_s=0.1)
     load.start()
@@ -197,7 +197,7 @@ def test_narrow_links_cost_no_member_its_place(
 def test_a_copy_over_a_narrow_link_ends(
     scattered: tuple[GroupProcesses, HostNetwork], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Clients are confirmed meanwhile, and nobody leads but who did."""
+    """Clients get confirms meanwhile, and the leader stays the same."""
     group, network = scattered
     ways = ways_between_members(network)
     load = Load(group, 7, publishers=20, pace_s=0.2)

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.long
 
 
 def test_a_group_elects_renews_and_fails_over(tmp_path: Path) -> None:
-    """Also when etcd was started again: it knows none of its tokens then, and shows another
-    certificate.
+    """The group goes on when etcd is started again: etcd then knows none of its tokens, and shows
+    another certificate.
     """
     authority, place = Authority(tmp_path), str(tmp_path)
     with (
@@ -40,5 +40,5 @@ def test_a_group_elects_renews_and_fails_over(tmp_path: Path) -> None:
         assert group.view().term == term + 1
         load.wait_for_confirms(20)
         load.verify()
-        for one in group.members:
-            assert one.terminate() == 0, one.log()
+        for member in group.members:
+            assert member.terminate() == 0, member.log()

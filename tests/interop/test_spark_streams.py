@@ -54,7 +54,7 @@ def channel(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Generator
 
 @dataclass
 class Checkpoint:
-    """What Spark keeps of a query: where it began, the ends of its batches, how many are done."""
+    """Spark's record of a query: where it began, the ends of its batches, how many are done."""
 
     start: Offset | None = None
     ends: list[Offset] = field(default_factory=list)
@@ -157,15 +157,15 @@ def test_every_message_is_moved_once_wherever_the_driver_loses_the_broker(
                 Driver(relay.url, checkpoint).run()
             is_cut = cut.seen >= at
         Driver(broker.url, checkpoint).run()
-        found = taken(channel, "out")
-        assert sorted(body for _, body in found) == sorted(bodies), at
-        (moved,) = (properties for properties, body in found if body == bodies[0])
+        arrived = taken(channel, "out")
+        assert sorted(body for _, body in arrived) == sorted(bodies), at
+        (moved,) = (properties for properties, body in arrived if body == bodies[0])
         assert isinstance(moved, KeptProperties)
         assert moved.raw == RAW, at
         assert len(taken(channel, "elsewhere")) == 1, at
         assert taken(channel, "in") == [], at
         assert XaResource(channel.connection.channel()).recover() == [], at
-        # The checkpoint is given up, and with it what it knows of.
+        # The checkpoint is given up, and with it the queues that it knows of.
         for name in ("spark.s.staging", "spark.w.ledger"):
             channel.queue_delete(name)
         at += step

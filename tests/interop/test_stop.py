@@ -72,7 +72,7 @@ def stop(broker: BrokerProcess) -> None:
 
 
 def left(broker: BrokerProcess) -> int:
-    """How many messages are in the queue after a restart."""
+    """Return how many messages are in the queue after a restart."""
     broker.start()
     with connected(broker) as client:
         return client.ready("q")
@@ -170,7 +170,9 @@ def confirmed_count(octets: bytes) -> int:
 
 
 def test_the_goodbye_of_a_blocked_publisher_is_read(stopped_broker: BrokerProcess) -> None:
-    """It is behind publishes that are discarded: they were held, and not confirmed."""
+    """The client's goodbye comes behind publishes that are discarded: they were held, and not
+    confirmed.
+    """
     stopped_broker.environment["AMQPSTORE_MEMORY_WATERMARK"] = "1048576"
     with stopped_broker as broker:
         broker.start()

@@ -107,7 +107,7 @@ def run_and_kill(directory: Path, seed: int, next_number: int) -> list[str]:
 
 
 class Expected:
-    """What is in the queues: `kept` and `passing`, each ascending."""
+    """The expected numbers in the queues `kept` and `passing`, each ascending."""
 
     def __init__(self) -> None:
         self.next_number = 1
@@ -115,7 +115,7 @@ class Expected:
         self.passing: list[int] = []
 
     def after(self, line: str) -> Expected:
-        """Return what is there if the batch that `line` tells of is on disk."""
+        """Return what the queues have if the batch that `line` tells of is on disk."""
         _, end, *acked = line.split()
         gone = set(map(int, acked))
         new = range(self.next_number, int(end))
@@ -127,7 +127,7 @@ class Expected:
 
 
 def prove(directory: Path, seeds: range) -> None:
-    """All that was done before a batch is there, and of the one under way all or nothing."""
+    """Check that everything before a batch is there, and all or nothing of the batch under way."""
     expected = Expected()
     met: set[object] = set()
     for seed in seeds:
@@ -141,10 +141,10 @@ def prove(directory: Path, seeds: range) -> None:
         assert store.recovery_report.damage == []
         queues = list(store.queues.values())
         met.update(name for name in ("index", "paged") if any(getattr(q, name) for q in queues))
-        found = {str(queue.definition): numbers(store, queue) for queue in queues}
+        contents = {str(queue.definition): numbers(store, queue) for queue in queues}
         met.update(segment.number >= FIRST_COMPACTED for segment in store.log.segments)
         store.abandon()
-        both = found.get("kept", []), found.get("passing", [])
+        both = contents.get("kept", []), contents.get("passing", [])
         assert both in ((one.kept, one.passing) for one in (expected, under_way)), seed
         if both != (expected.kept, expected.passing):
             expected = under_way

@@ -1,6 +1,6 @@
-"""What Terraform's provider for RabbitMQ (cyrilgdn/rabbitmq) does with its resources, without it:
-the requests of its client (rabbit-hole), and the types into which that decodes the answers. A
-number with a fraction in the place of a whole one fails all of a `plan`.
+"""Requests of Terraform's provider for RabbitMQ (cyrilgdn/rabbitmq), made without it: those of its
+client (rabbit-hole), with the types into which it decodes the answers. A number with a fraction
+where a whole one is expected fails all of a `plan`.
 """
 
 import json
@@ -226,7 +226,7 @@ class RabbitHole:
         return requests.request(method, url, data=content, headers=headers, auth=login, timeout=60)
 
     def get(self, path: str, kind: Callable[[Any], bool]) -> Any:
-        """What a GET answers, decoded as such a thing or a list of them."""
+        """Return the answer to a GET, decoded as a thing of this kind or a list of them."""
         answer = self.ask("GET", path)
         assert answer.status_code == 200, answer.text
         found = answer.json()
@@ -275,8 +275,8 @@ def test_a_virtual_host_with_limits(client: RabbitHole) -> None:
     path = client.path("vhosts", "made/here")
     limits = client.path("vhost-limits", "made/here")
     client.put(path, {"description": "", "tags": "", "tracing": False})
-    found = client.get(path, HOST)
-    assert (found["name"], found.get("description", ""), found["tracing"]) == (
+    host = client.get(path, HOST)
+    assert (host["name"], host.get("description", ""), host["tracing"]) == (
         "made/here",
         "",
         False,
@@ -287,9 +287,9 @@ def test_a_virtual_host_with_limits(client: RabbitHole) -> None:
     for limit, value in (("max-connections", 7), ("max-queues", 9)):
         client.ask("DELETE", f"{limits}/{limit}")
         client.put(f"{limits}/{limit}", {"value": value})
-    found = client.get(path, HOST)
-    assert found["tags"] in (["a", "b"], "a,b")
-    assert {name: found[name] for name in ("description", "default_queue_type", "tracing")} == {
+    host = client.get(path, HOST)
+    assert host["tags"] in (["a", "b"], "a,b")
+    assert {name: host[name] for name in ("description", "default_queue_type", "tracing")} == {
         name: changed[name] for name in ("description", "default_queue_type", "tracing")
     }
     (row,) = client.get(limits, LIMITS)
@@ -304,8 +304,8 @@ def test_a_virtual_host_with_limits(client: RabbitHole) -> None:
 def test_a_user_and_what_it_may_do(client: RabbitHole) -> None:
     user = client.path("users", "made")
     client.put(user, {"name": "", "tags": "", "password": "secret"})
-    found = client.get(user, ACCOUNT)
-    assert (found["name"], [tag for tag in found["tags"] if tag]) == ("made", [])
+    account = client.get(user, ACCOUNT)
+    assert (account["name"], [tag for tag in account["tags"] if tag]) == ("made", [])
     client.put(user, {"name": "", "tags": "monitoring,own", "password": "other"})
     assert client.get(user, ACCOUNT)["tags"] in (["monitoring", "own"], "monitoring,own")
     assert "made" in [one["name"] for one in client.get("users/", ACCOUNT)]
@@ -325,9 +325,9 @@ def test_a_user_and_what_it_may_do(client: RabbitHole) -> None:
     rows = [{"exchange": one, "write": "a", "read": "b"} for one in ("amq.topic", "")]
     for row in rows:
         client.put(topics, row)
-    found = client.get(topics, kind)
+    granted = client.get(topics, kind)
     expected = [{"user": "made", "vhost": VHOST, **row} for row in rows]
-    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert sorted(granted, key=str) == sorted(expected, key=str)
     client.delete(topics)
     assert client.is_gone(topics)
     client.delete(user)
@@ -395,7 +395,7 @@ def test_an_exchange(client: RabbitHole, kind: str, settings: dict[str, Any]) ->
     ],
 )
 def test_a_binding(client: RabbitHole, kind: str, key: str, arguments: dict[str, Any]) -> None:
-    """The provider's name of it is the end of the path that the answer says."""
+    """The provider names a binding by the end of the path that is in the answer."""
     to = client.path(f"{kind}s", VHOST, "bound")
     client.put(to, {"type": "fanout"} if kind == "exchange" else {"type": "", "durable": True})
     client.put(client.path("exchanges", VHOST, "from/here"), {"type": "topic", "durable": True})
@@ -404,8 +404,10 @@ def test_a_binding(client: RabbitHole, kind: str, key: str, arguments: dict[str,
     made = client.put(path, {**sent, "routing_key": key, "arguments": arguments}, "POST")
     properties = unquote(made.headers["location"].rpartition("/")[2])
     for listed in (path, client.path("bindings", VHOST)):
-        found = [row for row in client.get(listed, BINDING) if row["properties_key"] == properties]
-        (row,) = [row for row in found if row["source"] == "from/here"]
+        matching = [
+            row for row in client.get(listed, BINDING) if row["properties_key"] == properties
+        ]
+        (row,) = [row for row in matching if row["source"] == "from/here"]
         assert row == {
             **sent,
             "routing_key": key,
@@ -436,10 +438,10 @@ def test_a_policy(client: RabbitHole, kind: str) -> None:
             "definition": definition,
         }
         client.put(path, policy)
-        found = client.get(path, POLICY)
-        assert {name: found[name] for name in policy} == policy
-        assert client.get(client.path(kind, VHOST), POLICY) == [found]
-        assert found in client.get(kind, POLICY)
+        stored = client.get(path, POLICY)
+        assert {name: stored[name] for name in policy} == policy
+        assert client.get(client.path(kind, VHOST), POLICY) == [stored]
+        assert stored in client.get(kind, POLICY)
     client.delete(path)
     assert client.is_gone(path)
 
@@ -475,7 +477,7 @@ def test_all_that_its_client_reads_is_of_the_types_that_it_decodes(
             lambda: client.get("overview", OVERVIEW)["object_totals"]["queues"] == 3, "the totals"
         )
         for query in ("", f"{ages}&data_rates_incr=5"):
-            found = {
+            answers = {
                 path: client.get(f"{path}{query}", kind)
                 for path, kind in (
                     ("overview", OVERVIEW),
@@ -493,11 +495,11 @@ def test_all_that_its_client_reads_is_of_the_types_that_it_decodes(
                     ("vhosts/%2F", HOST),
                 )
             }
-            for row in found["connections"]:
+            for row in answers["connections"]:
                 client.get(client.path("connections", row["name"]) + query, CONNECTION)
-            for row in found["channels"]:
+            for row in answers["channels"]:
                 client.get(client.path("channels", row["name"]) + query, OPEN_CHANNEL)
-            for row in found["nodes"]:
+            for row in answers["nodes"]:
                 client.get(client.path("nodes", row["name"]) + query, NODE)
         busy = client.get("queues/%2F/busy", QUEUE)
         assert (busy["messages"], busy["messages_ready"], busy["consumers"]) == (12, 7, 1)

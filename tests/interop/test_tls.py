@@ -495,7 +495,9 @@ def test_what_came_before_a_half_close_counts(
 def test_a_client_that_reads_nothing_is_bounded(
     shared: BrokerProcess, files: TlsFiles, name: str
 ) -> None:
-    """Deliveries and returns that nobody reads; others are served, and all of it comes at last."""
+    """The client does not read its deliveries; other clients are served, and everything arrives at
+    last.
+    """
     count, size = 200, 500_000
     content = os.urandom(size)
     with wire_client(shared, files.context()) as client:

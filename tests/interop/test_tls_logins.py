@@ -81,7 +81,7 @@ def signed(
 
 
 def mechanisms(client: WireClient) -> list[str]:
-    """What the server offers."""
+    """Return the mechanisms that the server offers."""
     client.send(PROTOCOL_HEADER)
     arguments = client.expect(CONNECTION_START).arguments
     at = 2 + 4 + int.from_bytes(arguments[2:6], "big")
@@ -139,7 +139,7 @@ def test_a_certificate_says_who_the_user_is(
 def test_py_amqp_logs_in_with_its_certificate_and_sends_large_bodies(
     data_directory: str, files: TlsFiles
 ) -> None:
-    """As Celery connects: with paths, of which it makes a context by itself."""
+    """Connect as Celery does: with paths, from which py-amqp makes a context itself."""
     anna = client_certificate(files, "anna")
     anna.private_key_pem.write_to_path(files.path("anna.key"))
     anna.cert_chain_pems[0].write_to_path(files.path("anna.pem"))
@@ -264,7 +264,7 @@ def test_a_revoked_certificate_is_refused(data_directory: str, files: TlsFiles) 
             with pytest.raises((OSError, EOFError)):
                 wire_client(broker, files.context(client=anna))
             first.open_channel(2)  # an open connection stays
-            # Without a valid list nobody can be told from those who are on it.
+            # Without a valid list, a certificate cannot be told from a revoked one.
             files.revoke(days=-0.5)
             reload(broker, 'event="certificates read"')
             expired = 'event="list of revoked certificates has expired"'

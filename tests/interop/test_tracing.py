@@ -47,7 +47,7 @@ class Traced:
 
 
 class Watcher:
-    """What arrives from an exchange: routing key, body and headers."""
+    """Messages that arrive from an exchange: routing key, body and headers."""
 
     def __init__(self, channel: BlockingChannel, exchange: str, key: str) -> None:
         self._channel = channel
@@ -294,16 +294,16 @@ def test_the_api_explains_and_tells_where_a_message_came_from(traced: Traced) ->
     traced.channel.queue_bind("shown", "amq.headers", arguments={"x-match": "all", "eu": True})
     with ManagementClient(management_url(traced.broker)) as api:
         body = {"routing_key": "k", "headers": {"eu": True}}
-        found = api.post("/exchanges/%2F/amq.headers/explain", body)
-        assert [queue["name"] for queue in found["queues"]] == ["shown"]
-        found = api.post("/exchanges/%2F/amq.default/explain", {"routing_key": "shown"})
-        assert [queue["name"] for queue in found["queues"]] == ["shown"]
+        explanation = api.post("/exchanges/%2F/amq.headers/explain", body)
+        assert [queue["name"] for queue in explanation["queues"]] == ["shown"]
+        explanation = api.post("/exchanges/%2F/amq.default/explain", {"routing_key": "shown"})
+        assert [queue["name"] for queue in explanation["queues"]] == ["shown"]
         api.expect(400, "POST", "/exchanges/%2F/x/explain", {"properties": {"colour": 1}})
         traced.channel.confirm_delivery()
         persistent = pika.BasicProperties(delivery_mode=2)
         traced.channel.basic_publish("", "shown", b"body", persistent)
-        found = api.get("/queues/%2F/shown/messages/1/provenance")
-        (trail,) = found["trail"]
+        provenance = api.get("/queues/%2F/shown/messages/1/provenance")
+        (trail,) = provenance["trail"]
         assert [step["what"] for step in trail["steps"]] == ["enqueued"]
         assert trail["route_now"]["queues"][0]["name"] == "shown"
         assert api.get(f"/messages/{trail['id']}/provenance")["trail"][0]["body_bytes"] == 4

@@ -152,7 +152,7 @@ def test_publishing_goes_on_where_a_broker_was_killed(
     write(path, [message(b"%d" % number + bytes(1000)) for number in range(count)])
     declare(broker)
     with amqpstore("publish", path, "--url", broker.url) as process:
-        # Until some were taken, and surely not all.
+        # The broker is killed when it has taken some messages, and surely not all.
         segment = f"{broker.data_directory}/segments/0000000001.segment"
         wait_until(lambda: os.path.exists(segment), pause_s=0.005)
         broker.kill()
@@ -165,9 +165,9 @@ def test_publishing_goes_on_where_a_broker_was_killed(
     assert broker.terminate() == 0
     last = str(tmp_path / "last.jsonl")
     run("export", broker.data_directory, last)
-    found = [int(body.rstrip(b"\0")) for _, body in contents(last)]
-    assert set(found) == set(range(count))
-    assert len(found) - count <= 2000
+    published = [int(body.rstrip(b"\0")) for _, body in contents(last)]
+    assert set(published) == set(range(count))
+    assert len(published) - count <= 2000
     broker.start()
 
 

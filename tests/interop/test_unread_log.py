@@ -1,4 +1,4 @@
-"""A broker whose log and ready line nobody reads, or cannot be written, serves all the same."""
+"""A broker serves all the same if its log and ready line are not read, or cannot be written."""
 
 import fcntl
 import os
@@ -98,7 +98,7 @@ def test_a_log_and_a_ready_line_on_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_started_without_streams(tmp_path: Path) -> None:
-    """Its files get the descriptors of none of them."""
+    """The broker's files do not get the descriptors of the missing streams."""
     null = subprocess.DEVNULL
     with start(tmp_path, stdout=null, stderr=null, through=CLOSED) as broker:
         files = Path(f"/proc/{broker.process.pid}/fd")

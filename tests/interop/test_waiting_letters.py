@@ -57,10 +57,10 @@ def test_letters_wait_through_a_kill_and_arrive_once(broker: BrokerProcess) -> N
             assert method is not None
             channel.basic_reject(method.delivery_tag or 0, requeue=False)
         wait_until(lambda: row(broker)["messages_dlx"] == 60, "the letters")
-        found = row(broker)
-        assert (found["messages"], found["messages_ready"]) == (60, 0)
-        assert found["message_bytes_dlx"] == sum(map(len, BODIES))
-        assert found["messages_dlx_reasons"] == {"there is no exchange 'dlx'": 60}
+        counts = row(broker)
+        assert (counts["messages"], counts["messages_ready"]) == (60, 0)
+        assert counts["message_bytes_dlx"] == sum(map(len, BODIES))
+        assert counts["messages_dlx_reasons"] == {"there is no exchange 'dlx'": 60}
         channel.exchange_declare("dlx", "fanout", durable=True)
         full = {"x-max-length": 30, "x-overflow": "reject-publish"}
         for name, arguments in (("half", full), ("all", {})):

@@ -1,5 +1,5 @@
 """A group whose members' wall clocks are set while clients publish: leases, promises and timeouts
-run on monotonic clocks, so that nobody notices.
+run on monotonic clocks, so that neither members nor clients notice.
 """
 
 from pathlib import Path
@@ -20,11 +20,11 @@ HOLD_S = Timing().lease_s + Timing().margin_s
 
 
 def test_nobody_notices_that_wall_clocks_are_set(tmp_path: Path) -> None:
-    """Each member's alone, and then all of them at once."""
+    """Each member's clock is set alone, and then all of them at once."""
     with GroupProcesses(str(tmp_path), 3, 2) as group:
         clocks = {one.id: WallClock(str(tmp_path / f"{one.id}.clock")) for one in group.members}
-        for one in group.members:
-            one.settings.update(clocks[one.id].environment)
+        for member in group.members:
+            member.settings.update(clocks[member.id].environment)
         group.start()
         load = Load(group, 5, publishers=4, pace_s=0.05)
         load.start()
@@ -33,8 +33,8 @@ def test_nobody_notices_that_wall_clocks_are_set(tmp_path: Path) -> None:
         follower = next(one for one in group.members if one is not leader)
         for members in ([leader], [follower], group.members):
             for ahead_s in JUMPS_S:
-                for one in members:
-                    clocks[one.id].set(ahead_s)
+                for member in members:
+                    clocks[member.id].set(ahead_s)
                 load.goes_on_for(HOLD_S)
                 view = group.view()
                 assert len(view.in_sync) == 3, group.logs()

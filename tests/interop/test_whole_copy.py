@@ -104,7 +104,7 @@ def test_a_copy_that_is_cut_off_goes_on(
     second.start()
     group.wait_until_in_sync(2)
     place = Path(second.directory) / "segments"
-    # None of them was received a second time.
+    # None of these files was received a second time.
     assert before == {name: (place / name).stat().st_ino for name in before}
     publish(first, 40, 10)
     third.start()
@@ -119,10 +119,10 @@ def test_a_copy_that_is_cut_off_goes_on(
     leader = group.wait_for_leader(but=second)
     assert sorted(numbers(leader)) == list(range(60))
     assert sorted(large(leader)) == list(range(LARGE))
-    for one in (first, third):
-        one.kill()
-        assert main(["check", one.directory]) == 0, capsys.readouterr().out
-        assert not (Path(one.directory) / "REPLACEMENT").exists()
+    for member in (first, third):
+        member.kill()
+        assert main(["check", member.directory]) == 0, capsys.readouterr().out
+        assert not (Path(member.directory) / "REPLACEMENT").exists()
 
 
 def test_who_was_away_for_too_long_gets_a_copy_in_the_place_of_its_store(
@@ -195,8 +195,8 @@ def test_a_new_machine_joins_a_broker_with_many_messages(
             assert second.terminate() == 0
             assert main(["check", second.directory]) == 0, capsys.readouterr().out
         finally:
-            for one in members:
-                one.kill()
+            for member in members:
+                member.kill()
 
 
 def _grow(member: MemberProcess) -> None:

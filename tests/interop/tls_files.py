@@ -55,8 +55,8 @@ class TlsFiles:
             .last_update(now - timedelta(days=1))
             .next_update(now + timedelta(days=days))
         )
-        for one in revoked:
-            leaf = x509.load_pem_x509_certificate(one.cert_chain_pems[0].bytes())
+        for certificate in revoked:
+            leaf = x509.load_pem_x509_certificate(certificate.cert_chain_pems[0].bytes())
             entry = x509.RevokedCertificateBuilder().serial_number(leaf.serial_number)
             builder = builder.add_revoked_certificate(entry.revocation_date(now).build())
         with open(self.path("crl.pem"), "wb") as file:
@@ -80,7 +80,7 @@ class TlsFiles:
     def context(
         self, ca: trustme.CA | None = None, client: trustme.LeafCert | None = None
     ) -> ssl.SSLContext:
-        """What a client connects with: it trusts a CA, and may have a certificate."""
+        """Return a client's context: it trusts a CA, and may have a certificate."""
         context = ssl.create_default_context()
         (ca or self.ca).configure_trust(context)
         if client is not None:
@@ -101,7 +101,7 @@ def tls_broker(data_directory: str, files: TlsFiles, **settings: str) -> BrokerP
 def parameters(
     broker: BrokerProcess, context: ssl.SSLContext, host: str = HOST, **others: Any
 ) -> pika.ConnectionParameters:
-    """How pika connects with TLS."""
+    """Return the parameters with which pika connects over TLS."""
     return pika.ConnectionParameters(
         "127.0.0.1",
         broker.tls_port,
