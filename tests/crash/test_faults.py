@@ -260,7 +260,9 @@ def test_after_a_failed_sync_nothing_is_confirmed_or_retried(call: str) -> None:
 
 
 def test_after_a_failed_commit_nothing_is_confirmed() -> None:
-    """It is unknown whether the catalog has the failed commit, so nothing may build upon it."""
+    """After a failed commit it is unknown whether the catalog has it, so nothing may build upon
+    it.
+    """
     outside, _ = failing("commit")
     with pytest.raises(DurabilityError):
         outside.create_queue("audit")

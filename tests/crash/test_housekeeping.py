@@ -129,7 +129,7 @@ def fast_and_slow(outside: Outside) -> None:
 
 
 def test_the_segment_that_recovery_starts_in_is_not_merged() -> None:
-    """That segment has messages behind the checkpoint, which the segment counts do not have yet."""
+    """The segment has messages behind the checkpoint, which the segment counts do not have yet."""
 
     def history(outside: Outside) -> None:
         fast_and_slow(outside)

@@ -173,20 +173,20 @@ def older_leader(group: Group, *, is_idle: bool = False) -> tuple[SimulatedMachi
     Args: is_idle, whether no client publishes then; otherwise the older member cannot commit, and
     gives way in time.
     """
-    leader, (one, other) = group.leaders[0], _followers(group)
-    backup = one.disk.backed_up()
+    leader, (older, other) = group.leaders[0], _followers(group)
+    backup = older.disk.backed_up()
     group.run(group.random.uniform(3.0, 6.0))
-    _kill(group, leader, one, other)
+    _kill(group, leader, older, other)
     group.etcd.set_min_in_sync(1 if is_idle else 2)
     group.publishes = not is_idle
-    one.disk = backup
-    one.is_of_older_version = True
-    one.start()
+    older.disk = backup
+    older.is_of_older_version = True
+    older.start()
     group.run(12.0)
     other.start()
     leader.start()
     group.run(20.0)
-    return one, leader, other
+    return older, leader, other
 
 
 def member_of_an_older_version_leads(group: Group) -> None:
