@@ -54,9 +54,9 @@ class BrokerProcess:
     """One data directory and, between start and kill or terminate, the process serving it.
 
     The log of every run is appended to one file, `log_path`. The port differs from run to run.
-    `environment` are variables that the next run gets besides those of the tests, and
-    `descriptors` is how many files it may have open; 0 leaves it at what the tests have. `user` is
-    whose it is, if not that of the tests.
+    `environment` are variables that the next run gets besides those of the tests, and `descriptors`
+    is how many files it may have open; 0 leaves it at what the tests have. `user` is the user that
+    runs it, if not that of the tests.
     """
 
     has_quick_passwords: ClassVar[bool] = True

@@ -12,8 +12,8 @@ _ROOT = Path(__file__).parents[1]
 
 
 class Counts:
-    """Calls, while it is counting; not those of files in the folders `without`, nor of garbage that
-    other tests have left: that is collected at any time.
+    """Counts of calls within its block, without calls of files in the folders `without`, and of the
+    collection of garbage that other tests have left, which may come at any time.
     """
 
     def __init__(self, without: tuple[str, ...] = ("tests", "tools")) -> None:

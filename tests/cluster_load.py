@@ -143,7 +143,7 @@ class _Client(threading.Thread):
                     self.work(connection, source)
             except (AMQPError, OSError):
                 pass  # it was closed, or killed: what was not confirmed is unknown
-            except Exception as error:  # whatever it is, it is the finding
+            except Exception as error:  # any other error is a finding
                 self.failure = repr(error)
                 raise
             finally:
@@ -271,7 +271,7 @@ class Load:
             with contextlib.suppress(AMQPError, AMQPConnectorException, OSError):
                 connection = pika.BlockingConnection(one.parameters(timeout_s=2.0, heartbeat_s=4))
                 self.connections += 1
-                # Behind a proxy it is anybody.
+                # Behind a proxy the leader may be any member.
                 return connection, Source("" if one.proxy else one.id, time.monotonic())
         return None, Source("", 0.0)
 

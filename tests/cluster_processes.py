@@ -60,7 +60,7 @@ class MemberProcess:
         return f"{self.host.address}:{self.replicate}"
 
     def create(self, store_id: uuid.UUID, cluster: int) -> None:
-        """Make its directory that of a new member."""
+        """Make the directory of a new member."""
         create_follower(self.directory, store_id, Membership(self.id, cluster))
 
     @property
@@ -193,9 +193,9 @@ class MemberProcess:
 class GroupProcesses:
     """An etcd, and members of which the first one is in the list from the beginning.
 
-    Args: proxy, whether followers take clients: else who accepts some leads. hosts, etcd_hosts:
-    where they run; etcd has as many members as hosts. disks: a directory for each member. etcd:
-    one that is there already.
+    Args: proxy, whether followers take clients: otherwise a member that accepts clients leads.
+    hosts, etcd_hosts: where they run; etcd has as many members as hosts. disks: a directory for
+    each member. etcd: one that is there already.
     """
 
     def __init__(

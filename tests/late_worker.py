@@ -9,8 +9,9 @@ _MAX_POLLS = 4
 
 
 class LateWorker:
-    """Does the work in `start`, or some polls later, and says only some polls later that it is
-    done: whatever is done to the store in between is what its owner's thread would do meanwhile.
+    """A worker that does the work in `start`, or some polls later, and says only some polls later
+    that it is done: what is done to the store in between is what its owner's thread would do
+    meanwhile.
     """
 
     def __init__(self, seed: str) -> None:

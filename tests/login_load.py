@@ -13,7 +13,9 @@ from tests.conformance.wire_client import PROTOCOL_HEADER, connection_open, star
 
 _ADDRESS = "127.0.0.1"
 _ANSWERS = start_ok(), tune_ok(10, 131_072, 0) + connection_open("/")
-"""To connection.start and to connection.tune. Then connection.open-ok comes."""
+"""The client's answers to connection.start and to connection.tune, after which connection.open-ok
+comes.
+"""
 
 _PATIENCE_S = 60.0
 
@@ -60,7 +62,7 @@ def logins_per_second(port: int, count: int, at_a_time: int) -> float:
 
 
 def stampede(port: int, count: int) -> Stampede:
-    """Have that many clients connect at once, and stay; who is thrown out connects again."""
+    """Have `count` clients connect at once, and stay; one that is thrown out connects again."""
     thrown_out: Counter[str] = Counter()
     clients: dict[int, _Client] = {}
     served: list[_Client] = []

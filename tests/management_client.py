@@ -73,11 +73,11 @@ class ManagementClient:
         self.session.close()
 
     def as_user(self, user: str, password: str = "password") -> "ManagementClient":
-        """Another user's client of the same API."""
+        """Return another user's client of the same API."""
         return ManagementClient(self.url, user, password)
 
     def with_token(self, token: str) -> "ManagementClient":
-        """Another client of the same API, that has a token in place of a password."""
+        """Return another client of the same API, with a token instead of a password."""
         client = ManagementClient(self.url)
         client.session.auth = None
         client.session.headers["authorization"] = f"Bearer {token}"

@@ -94,7 +94,9 @@ class Nemesis:
         return " and ".join(fault.__name__ for fault in faults) + f" for {hold_s} s"
 
     def revive(self) -> None:
-        """Start whoever does not run, as a supervisor does. All others can be reached by now."""
+        """Start the members that do not run, as a supervisor does. All others can be reached by
+        now.
+        """
         for one in self._group.members:
             if not one.is_running:
                 if (code := one.exit_code) is not None:

@@ -86,7 +86,7 @@ def _enter(namespace: int) -> None:
 
 
 Way: TypeAlias = tuple[NetworkHost, NetworkHost]
-"""From a sender to a receiver."""
+"""A way from a sender to a receiver."""
 
 
 def _slowly(way: Way) -> str:

@@ -1,5 +1,5 @@
-"""The real app with some clients, whose rounds of reads are run by the test, on a disk in memory
-whose datasyncs end as those of the kernel do.
+"""The real app with some clients, whose rounds of reads the test runs, on a disk in memory whose
+datasyncs end as the kernel's do.
 """
 
 import os
@@ -39,7 +39,7 @@ CLOCKED = (
 
 
 class StillClock:
-    """In the place of both clocks of a process: time passes only when a test says so."""
+    """A stand-in for both clocks of a process: time passes only when a test says so."""
 
     def __init__(self) -> None:
         self._now_s = time.perf_counter()

@@ -112,7 +112,7 @@ def tables_of(catalog: MemoryCatalog) -> dict[str, dict[str, Value]]:
 
 
 def become_member(disk: MemoryFiles, member: str, term: int) -> None:
-    """Make a store on a disk that of a member, which has heard of a term."""
+    """Turn a store on a disk into a member's, which has heard of a term."""
     write_membership(disk, DIRECTORY, Membership(member))
     put_term(disk, term)
 
@@ -378,7 +378,7 @@ class Group:
         store.log.write(batch)
         store.abandon()
         self.tell(Acked(sealed.lsn))
-        # Elected once more, it notes where its own segment ends.
+        # The follower, elected once more, notes where its own segment ends.
         self.term += 1
         promoted(self.follower_disk, self.term).abandon()
         self._go_on(self.leader_disk.fork())
@@ -415,7 +415,7 @@ def busy(group: Group, rounds: int = 6) -> None:
 
 
 def create(disk: MemoryFiles, store_id: uuid.UUID) -> None:
-    """Make a disk that of a new member."""
+    """Turn a disk into a new member's."""
     create_follower(
         DIRECTORY,
         store_id,

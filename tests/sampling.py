@@ -132,7 +132,9 @@ class Sample:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """True is that it is done with: there is no report of it, so it counts as not run."""
+        """Return True, which skips a test, when the time is over: there is no report of the test,
+        so it counts as not run.
+        """
         return True if time.monotonic() > self._until else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

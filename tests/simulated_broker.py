@@ -200,11 +200,11 @@ class SimulatedBroker:
             self.disk.record = None
 
     def fill_disk(self) -> None:
-        """From now on the disk is full for publishers: it would need more than it has."""
+        """Make the disk full for publishers: more free space is required than it has."""
         self.store.space.require(1 << 62)
 
     def free_disk(self) -> None:
-        """There is room again."""
+        """Make room on the disk again."""
         self.store.space.require(OPTIONS.least_free_bytes)
 
     # How it ends.

@@ -27,7 +27,9 @@ def small_disk(path: str, mebibytes: int) -> Iterator[str]:
 
 
 def fill(path: str, left_bytes: int) -> None:
-    """Make a file there that takes all of its disk but so much, whoever else writes there."""
+    """Make a file that takes all of its disk except `left_bytes`, even while other processes write
+    there.
+    """
     piece_bytes = _PIECE_BYTES
     size = 0
     with open(path, "wb") as file:

@@ -282,7 +282,9 @@ def test_a_flood_of_connections_leaves_the_others_their_service(target: BrokerPr
 
 
 def test_a_peer_has_no_more_connections_than_it_may(data_directory: str) -> None:
-    """Nor are there more in all; and those that come faster than they may wait."""
+    """A peer has no more connections than its limit, and those that come faster than the accept
+    rate wait.
+    """
     config = f"{data_directory}.toml"
     with open(config, "w", encoding="utf-8") as file:
         file.write("max_connections_per_peer = 30\naccepts_per_s = 20\n")

@@ -99,7 +99,9 @@ def pushed(broker: BrokerProcess, stack: ExitStack, mebibytes: int, least_bytes:
 
 
 def test_connections_beyond_the_accept_rate_wait_and_others_do_not(tmp_path: Path) -> None:
-    """With a descriptor each, and hardly any memory; who comes from elsewhere has the next turn."""
+    """Waiting connections take a descriptor each, and hardly any memory; one from another address
+    is accepted next.
+    """
     with serving(tmp_path, f"accepts_per_s = {ACCEPTS_PER_S}\n") as broker:
         before, descriptors = forget_peak(broker), descriptor_count(broker)
         began = time.monotonic()
@@ -119,9 +121,9 @@ def test_connections_beyond_the_accept_rate_wait_and_others_do_not(tmp_path: Pat
             for sock in waiting:
                 poll.register(sock, select.POLLIN)
             let_in = len(poll.poll(0))
-            # A second's worth at once, and then as many in each second.
+            # Connections are accepted for one second's rate at once, and then at the rate.
             assert let_in <= ACCEPTS_PER_S * (time.monotonic() - began + 2)
-            assert let_in < len(waiting) // 2, "nobody waited"
+            assert let_in < len(waiting) // 2, "no connection waited"
             assert peak_bytes(broker) - before < 8 * MIB
         finally:
             for sock in waiting:

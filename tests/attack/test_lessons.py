@@ -82,7 +82,7 @@ def test_what_is_assembled_is_counted_against_what_was_declared(target: BrokerPr
 
 
 def test_nothing_that_a_client_sends_is_decompressed(target: BrokerProcess) -> None:
-    """A body that says it is compressed is bytes like any other: there is no bomb."""
+    """A body that claims to be compressed is bytes like any other, so it cannot be a bomb."""
     bomb = gzip.compress(bytes(64 * MIB))
     before = forget_peak(target)
     with connect(target.url) as connection:
@@ -279,7 +279,7 @@ def test_headers_of_the_broker_that_a_client_makes_up_do_no_harm(target: BrokerP
 
 
 def test_a_hash_of_any_header_is_a_route(target: BrokerProcess) -> None:
-    """Also of an empty array, and where the exchange takes dead letters."""
+    """A header of any type can be hashed, an empty array too, and also for dead letters."""
     odd: list[Any] = [[], {}, None, b"", "", True, 0, [[]], {"a": []}]
     with connect(target.url) as connection:
         channel = connection.channel()

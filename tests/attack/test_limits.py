@@ -157,13 +157,13 @@ def one_connection_too_many(broker: BrokerProcess) -> None:
 
     try:
         for _ in range(40):
-            wait_until(connects)  # those of before may not be gone yet
+            wait_until(connects)  # earlier connections may not be gone yet
         assert not connects()
         clients[0].finish()
     finally:
         for client in clients:
             reset(client.socket)
-    wait_until(connects)  # somebody can, once those have gone
+    wait_until(connects)  # a client can connect again, once they are gone
     reset(clients[-1].socket)
 
 
@@ -208,7 +208,7 @@ def one_get_too_many_that_waits(broker: BrokerProcess) -> None:
 
 
 def one_consumer_too_many(broker: BrokerProcess) -> None:
-    """On several channels; those that were cancelled count no more."""
+    """Open one consumer too many over several channels; cancelled consumers do not count."""
     with WireClient.connected(broker.url, channels=3) as client:
         client.declare_queue("consumed")
         for channel in (1, 2):
@@ -278,5 +278,5 @@ def test_going_over_a_limit_costs_nothing_that_stays(
     before = forget_peak(target)
     for _ in range(OVER[over]):
         over(target)
-    wait_until(lambda: is_served(target))  # those of before may not be gone yet
+    wait_until(lambda: is_served(target))  # earlier connections may not be gone yet
     assert peak_bytes(target) - before < BOUND

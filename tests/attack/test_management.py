@@ -151,8 +151,8 @@ def test_requests_that_never_end_keep_nobody_out(broker: BrokerProcess) -> None:
 
 
 def test_nobody_waits_for_the_time_of_requests_that_never_end(broker: BrokerProcess) -> None:
-    """The oldest of those without a login makes room; whoever has logged in stays, by a password or
-    a session of the pages.
+    """The oldest connection without a login makes room; a client that has logged in stays, by a
+    password or a session of the pages.
     """
     with contextlib.ExitStack() as stack:
         mine = http.client.HTTPConnection(urlsplit(url_of(broker)).netloc, timeout=60)

@@ -92,7 +92,9 @@ def test_publishers_are_blocked_and_told_and_nobody_else(tmp_path: Path) -> None
 
 
 def test_a_worker_that_has_published_drains_its_queue(tmp_path: Path) -> None:
-    """On the connection that it publishes on; what it publishes meanwhile comes afterwards."""
+    """The worker consumes on the connection that it publishes on; what it publishes during the
+    alarm is read after it.
+    """
     with configured(tmp_path, "memory_watermark = 0.6\n") as (broker, config):
         worker = pika.BlockingConnection(pika.URLParameters(broker.url))
         channel = worker.channel()
@@ -151,9 +153,9 @@ def test_halves_of_bodies_do_not_keep_the_alarm_raised(tmp_path: Path) -> None:
 
 
 def full_speed(broker: BrokerProcess, seconds: float) -> list[int]:
-    """Publish as fast as the broker takes it, with a consumer that is slow. Returns what was
-    resident, sampled in the second half of the time. The first half is longer on a slow machine: no
-    more than that is in memory.
+    """Publish as fast as the broker takes it, with a consumer that is slow. Returns samples of the
+    resident memory from the second half of the time. The first half is longer on a slow machine: it
+    goes on until half of the queue's limit was sent, as no more than that is in memory.
     """
     limit = 256 * MIB
     with (

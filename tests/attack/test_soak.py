@@ -1,4 +1,4 @@
-"""Memory over days: whatever comes and goes, the broker has no more of it in the end."""
+"""Memory over days: whatever comes and goes, the broker's memory does not grow."""
 
 import statistics
 from pathlib import Path

@@ -168,7 +168,7 @@ def test_of_many_connections_those_that_have_most_go(target: BrokerProcess) -> N
 
 
 def test_different_headers_are_not_all_remembered(target: BrokerProcess) -> None:
-    """By the connection, nor by the virtual host: their CC lead nowhere."""
+    """Neither the connection nor the virtual host remembers all headers; their CC lead nowhere."""
     with WireClient.connected(target.url, channels=1) as client:
         before = forget_peak(target)
         keys = b"".join(b"S" + long_string(b"k" * 250) for _ in range(240))

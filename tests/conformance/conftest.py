@@ -12,7 +12,9 @@ from tests.interop.conftest import other_channel as other_channel
 
 @pytest.fixture
 def ours_alone(connection: pika.BlockingConnection) -> None:
-    """For rules of which PROTOCOL.md promises more than, or other than, other brokers do."""
+    """Skip a rule for other brokers, where PROTOCOL.md promises more than they do, or something
+    else.
+    """
     properties = vars(connection)["_impl"].server_properties
     if properties["product"] != "amqpstore":
         pytest.skip(f"{properties['product']} {properties.get('version')} makes no such promise")

@@ -56,12 +56,12 @@ def names() -> dict[str, set[str]]:
 
 
 def constants() -> set[str]:
-    """The numbers of the code that bound something, but for those that server/SECURITY.md lists."""
+    """Return the limits in the code, except those that server/SECURITY.md lists."""
     return assigned(r"(?:MAX|MOST)_\w+") - limits("SECURITY.md")
 
 
 def times() -> set[str]:
-    """The times of the rooms that face clients, other members, etcd and operators."""
+    """Return the times of the rooms that face clients, other members, etcd and operators."""
     return {name for name in assigned(r"[A-Z]\w*_M?S") if name.partition(".")[0] in ROOMS}
 
 
@@ -84,7 +84,7 @@ def test_what_refuses_nothing_is_there() -> None:
 
 
 def test_each_time_is_a_limit_of_the_manual_or_paces_the_broker() -> None:
-    """One that somebody may have to wait for, or that ends what takes longer, is in a table."""
+    """A time that a user may have to wait, or after which something is ended, is in a table."""
     documented = {limit for name in TABLES for limit in limits(name)} | {*ACTS["limits"], *BOUNDS}
     assert {*PACING} == times() - documented
 

@@ -92,7 +92,7 @@ def test_a_user_has_a_number_of_channels_over_all_connections(limited: BrokerPro
         one.channel()
         with connection_closed_with(530):
             two.channel()
-        # Those of the connection that was closed count no more.
+        # Channels of the closed connection do not count any more.
         one.channel()
     opened(limited, "few").close()
 

@@ -141,7 +141,7 @@ def test_a_shared_prefetch_is_shared_fairly(channel: BlockingChannel) -> None:
 
 
 def test_both_prefetch_limits_hold(channel: BlockingChannel) -> None:
-    """F12: that of the consumer and that of the channel."""
+    """F12: the limit of the consumer and that of the channel."""
     names = [queue(channel) for _ in range(3)]
     channel.basic_qos(prefetch_count=2)
     channel.basic_qos(prefetch_count=5, global_qos=True)
@@ -306,8 +306,8 @@ def test_recover_with_requeue_flags_what_it_returns(channel: BlockingChannel) ->
 def test_only_clients_with_the_capability_are_told_of_a_cancel(
     url: str, name: str, capable: bool
 ) -> None:
-    """F22: consumer_cancel_notify. Whoever deletes the queue is answered first: py-amqp takes a
-    cancel that comes before the answer for the failure of what it waits for.
+    """F22: consumer_cancel_notify. A client that deletes the queue is answered first: py-amqp takes
+    a cancel that comes before the answer for the failure of its request.
     """
     capabilities = ("consumer_cancel_notify",) if capable else ()
     with WireClient.connected(url, channels=1, capabilities=capabilities) as client:

@@ -33,7 +33,7 @@ FAIL, SUSPEND = 1, 2
 
 
 def xid() -> Xid:
-    """A name with bytes that are no UTF-8."""
+    """Return a new Xid whose bytes are not UTF-8."""
     return Xid(0xFFFFFFFF, b"\xff\x00" + unique().encode()[-40:], b"\x80")
 
 

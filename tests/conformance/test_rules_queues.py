@@ -529,7 +529,7 @@ def test_deleting_a_queue_dead_letters_nothing(channel: BlockingChannel) -> None
 
 
 def test_purged_messages_are_gone(channel: BlockingChannel) -> None:
-    """C072, D25: there is no way back for them."""
+    """C072, D25: purged messages cannot come back."""
     name = queue(channel)
     publish(channel, name, "a", "b")
     assert channel.queue_purge(name).method.message_count == 2

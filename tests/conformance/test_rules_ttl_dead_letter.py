@@ -131,7 +131,7 @@ def test_a_message_that_is_unacked_does_not_expire(channel: BlockingChannel) -> 
 
 
 def test_a_requeue_does_not_start_the_ttl_anew(channel: BlockingChannel) -> None:
-    """H08: what is overdue when it is requeued goes before what was published meanwhile."""
+    """H08: a message that is overdue when it is requeued expires before later ones."""
     dead = queue(channel)
     arguments = dead_lettering(dead, {"x-message-ttl": 1500})
     name, marker, later = (
@@ -259,7 +259,7 @@ def test_a_second_death_for_one_reason_is_counted(channel: BlockingChannel) -> N
 
 
 def test_the_original_keys_are_kept_without_a_dead_letter_key(channel: BlockingChannel) -> None:
-    """H09, H11: those of CC and BCC too, but nothing shows that there was a BCC."""
+    """H09, H11: the keys of CC and BCC are kept too, but nothing shows that there was a BCC."""
     dead_exchange = exchange(channel, "direct")
     by_key = {key: bound(channel, dead_exchange, key) for key in ("to", "cc", "bcc")}
     name = queue(channel, {"x-dead-letter-exchange": dead_exchange})

@@ -239,7 +239,7 @@ def test_many_frames_in_one_write(url: str, name: str) -> None:
 
 
 def test_contents_of_two_channels_may_interleave(url: str, name: str) -> None:
-    """C153, C159: frames of one content need not be neighbours, but for their channel."""
+    """C153, C159: frames of one content follow each other on their channel only."""
     with WireClient.connected(url, channels=2) as client:
         client.declare_queue(name)
         client.send(publish_method(1, name), publish_method(2, name))

@@ -53,7 +53,7 @@ def bound(
 
 
 def publish_keys(channel: BlockingChannel, target: str, keys: Sequence[str]) -> None:
-    """To each routing key a message that says it."""
+    """Publish to each routing key a message whose body is the key."""
     for key in keys:
         channel.basic_publish(target, key, key.encode())
 
@@ -88,7 +88,7 @@ def has_route(channel: BlockingChannel, name: str) -> bool:
 
 
 def confirming(connection: pika.BlockingConnection) -> BlockingChannel:
-    """Another channel, in confirm mode."""
+    """Open another channel, in confirm mode."""
     channel = connection.channel()
     channel.confirm_delivery()
     return channel

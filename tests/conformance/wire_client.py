@@ -281,7 +281,7 @@ class WireClient:
 
     @classmethod
     def greeted(cls, url: str) -> Self:
-        """Up to the server's connection.start."""
+        """Connect, up to the server's connection.start."""
         client = cls(url)
         try:
             client.send(PROTOCOL_HEADER)
@@ -293,7 +293,7 @@ class WireClient:
 
     @classmethod
     def tuning(cls, url: str, capabilities: tuple[str, ...] = ()) -> Self:
-        """Up to the server's connection.tune."""
+        """Connect, up to the server's connection.tune."""
         client = cls.greeted(url)
         client.send(start_ok(capabilities=capabilities))
         arguments = client.expect(CONNECTION_TUNE).arguments
@@ -310,7 +310,7 @@ class WireClient:
         channel_max: int | None = None,
         capabilities: tuple[str, ...] = (),
     ) -> Self:
-        """Up to connection.open-ok, and channels 1..channels open."""
+        """Connect, up to connection.open-ok, and open the channels 1 to `channels`."""
         client = cls.tuning(url, capabilities)
         client.frame_max = client.tune.frame_max if frame_max is None else frame_max
         if channel_max is None:
@@ -324,7 +324,7 @@ class WireClient:
 
     @property
     def socket(self) -> socket.socket:
-        """For what is not about frames."""
+        """The socket, for calls that are not about frames."""
         return self._socket
 
     def open_channel(self, channel: int) -> None:
@@ -332,7 +332,7 @@ class WireClient:
         self.expect(CHANNEL_OPEN_OK, channel)
 
     def declare_queue(self, queue: str, channel: int = 1) -> None:
-        """An exclusive queue."""
+        """Declare an exclusive queue."""
         self.send(queue_declare(channel, queue))
         self.expect(QUEUE_DECLARE_OK, channel)
 

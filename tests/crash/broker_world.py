@@ -64,13 +64,13 @@ A message that died has its deaths behind its body, the newest first: see `descr
 
 
 class Step(NamedTuple):
-    """The broker is about to be told something; `contents` is what that comes to."""
+    """The broker is about to get a request; `contents` are the contents after it."""
 
     contents: Contents
 
 
 class Promised(NamedTuple):
-    """Somebody was told that the first `steps` steps are on disk."""
+    """A client was told that the first `steps` steps are on disk."""
 
     steps: int
 
@@ -420,7 +420,7 @@ def _recovered(files: MemoryFiles, now_ms: int) -> Found | str:
         simulation = reopened(files, now_ms)
         simulation.cut_power(files.power_cut({}, {}))
         simulation.open()
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
+    except Exception as error:  # noqa: BLE001 (any error is a finding)
         return f"not opened: {error!r}"
     try:
         damage = reported_damage(simulation.store.recovery_report)
@@ -479,7 +479,9 @@ def found_in(simulation: SimulatedBroker) -> Found:
 
 
 def sync_at_once(store: Store) -> None:
-    """For broken copies: make durable what was done so far, where no batch is under way."""
+    """Make everything durable that was done so far, where no batch is under way: for broken
+    copies.
+    """
     if store.log.is_idle:
         store.sync()
 

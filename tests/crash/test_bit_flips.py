@@ -1,6 +1,7 @@
-"""One bit comes back flipped. In a segment or an index file it is named, it costs no more than its
-record (its index file, while that cannot be read), and nothing wrong is ever served. In a row of
-the catalog it is named, and the store does not open."""
+"""One bit comes back flipped. In a segment or an index file the damage is reported, it costs no
+more than its record (its index file, while that cannot be read), and nothing wrong is ever served.
+In a row of the catalog the damage is reported, and the store does not open.
+"""
 
 import functools
 import random
@@ -252,7 +253,7 @@ def check_taken(path: str, record: Record, offset: int, bit: int) -> int:
     if record.kind == Kind.MESSAGE:
         # Compaction may have met it meanwhile: what cannot be read is not kept in a new segment.
         return sum(map(len, unread.values()))
-    # A disk that reads again has what could not be read, and no more.
+    # A disk that can be read again has exactly the messages that could not be read.
     sound = open_on(files.fork(), files.fork())
     for queue_id, bodies in unread.items():
         assert drain(sound, sound.queues[queue_id]) == Taken(bodies, []), where

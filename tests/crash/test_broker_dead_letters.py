@@ -68,7 +68,7 @@ def deaths() -> World:
     world.promise()
     world.sync()
 
-    # Delivered once, and once more, and that is too often.
+    # A message is delivered twice, which is too often.
     world.step(often="g h")
     sender.publish("", "often", "g", "h")
     world.sync()
@@ -441,7 +441,7 @@ def what_expires_counts_as_delivered(patch: pytest.MonkeyPatch) -> None:
 
 
 def delays_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """In memory only: the store does not know when anything is due."""
+    """Keep delays in memory only: the store does not know when messages are due."""
     patch.setattr(DelayQueue, "_expires_ms", lambda *_: 0)
 
 

@@ -46,7 +46,7 @@ def limited() -> World:
     assert client.get("work") == "bad"
     world.sync()
     world.restart()
-    # Four times it was not acked: whoever asks next does not get it.
+    # The message was not acked four times: the next consumer does not get it.
     client = world.client()
     world.step(work="good", dead="bad:delivery_limit@work*1")
     assert client.get("work") == "good"

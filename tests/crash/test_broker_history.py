@@ -36,7 +36,9 @@ def consume(client: Client, queue: str, count: int) -> None:
 
 
 def consumption() -> World:
-    """Acks one by one and many at once, without acks, in transactions; and what is no ack."""
+    """Ack messages one by one, many at once and in transactions, consume without acks, and end
+    messages without an ack.
+    """
     world = World()
     world.queue("work", history_length=100, dead_letter_exchange="", dead_letter_routing_key="dead")
     world.queue("fast", history_length=3, max_priority=2)

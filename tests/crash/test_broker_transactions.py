@@ -128,7 +128,9 @@ def transactions() -> World:
 
 
 def publishes() -> World:
-    """Without transactions: through a fanout, with transient ones, confirmed and refused."""
+    """Publish without transactions: through a fanout, with transient messages, confirmed and
+    refused.
+    """
     world = shop()
     world.queue("small", max_length=2, overflow="reject-publish")
     world.queue(
@@ -268,7 +270,7 @@ def test_more_images(history: Callable[[], World], seed: int) -> None:
 
 
 def in_two_batches(patch: pytest.MonkeyPatch, *, acks_first: bool) -> None:
-    """The store's transaction, but for its being one."""
+    """Write the store's transaction as two batches instead of one."""
 
     def commit(self: amqpstore.transaction.Transaction) -> None:
         def publish() -> None:

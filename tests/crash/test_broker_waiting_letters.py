@@ -1,7 +1,7 @@
-"""Dead letters that go at least once, with the power cut at every operation.
+"""Dead letters that are delivered at least once, with the power cut at every operation.
 
-One is in the queue it died in, among its letters, or in all of its targets (P4): nowhere else, and
-not in some of them.
+A letter is in the queue it died in, among its letters, or in all of its targets (P4): nowhere else,
+and never in some of them only.
 """
 
 from typing import Any

@@ -260,9 +260,7 @@ def test_after_a_failed_sync_nothing_is_confirmed_or_retried(call: str) -> None:
 
 
 def test_after_a_failed_commit_nothing_is_confirmed() -> None:
-    """After a failed commit it is unknown whether the catalog has it, so nothing may build upon
-    it.
-    """
+    """The catalog may or may not have the failed commit, so nothing may build upon it."""
     outside, _ = failing("commit")
     with pytest.raises(DurabilityError):
         outside.create_queue("audit")
@@ -301,7 +299,9 @@ def lost(call: str) -> Outside:
 
 @pytest.mark.parametrize("call", ["datasync", "commit"])
 def test_what_is_in_memory_only_is_not_adopted(call: str) -> None:
-    """Nor is it after a crash of the recovery, and its numbers may be given again."""
+    """Such batches are not adopted after a crash of the recovery either, and their numbers may be
+    given again.
+    """
     outside = lost(call)
     assert ready_count(open_store(outside.files.fork())) == 1
     rng = random.Random(call)
@@ -360,7 +360,7 @@ def ready_count(store: Store) -> int:
 
 
 def test_after_a_short_write_the_rest_is_written() -> None:
-    """Half of the bytes are in the file, and the error is ENOSPC."""
+    """The disk has taken half of the bytes, and the error is ENOSPC."""
     faults = Faults(-1, FaultKind.SHORT_WRITE, of="append")
     outside = outside_of(functools.partial(open_faulty_store, faults=faults))
     outside.open()

@@ -57,7 +57,7 @@ from tests.replicas import (
 
 Patch = pytest.MonkeyPatch
 _AFTER = 50
-"""A term after all those of a history."""
+"""A term after all terms of a history."""
 
 
 def history(group: Group) -> None:

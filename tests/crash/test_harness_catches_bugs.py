@@ -1,6 +1,6 @@
 """A guard is trusted once it was seen to fail: bugs put into the engine, each of which is caught.
 
-Every one was, or could well be, somebody's mistake; each says which invariants it breaks.
+Each of them was a real mistake, or could well be one, and says which invariants it breaks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_without_a_bug_nothing_is_violated(told: Callable[[Outside], None]) -> N
 
 
 def write_without(*, datasync: bool = True, sync_directory: bool = True) -> Callable[..., None]:
-    """`Log.write`, but for one of its syncs."""
+    """Return `Log.write` without one of its syncs."""
 
     def write(self: Log, batch: Batch) -> None:
         segment = batch.segment

@@ -1,6 +1,6 @@
 """Bugs of checkpoints, index files, compaction and merges, each of which is caught.
 
-Every one was, or could well be, somebody's mistake; each says which invariants it breaks.
+Each of them was a real mistake, or could well be one, and says which invariants it breaks.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def publish(store: Store, asked: Asked, queue: Queue, *bodies: bytes) -> list[st
 
 
 def in_order(calls: Sequence[str], *wanted: str) -> None:
-    """Each of them is there, behind the one before it."""
+    """Check that each of the calls is there, behind the one before it."""
     place = 0
     for one in wanted:
         assert one in calls[place:], f"{one} is missing behind {calls[:place]}, in {calls[place:]}"
@@ -184,7 +184,9 @@ def test_a_compaction(store: Store, asked: Asked) -> None:
 def test_a_restart_adopts_nothing_that_is_not_synced(
     store: Store, asked: Asked, tmp_path: Path
 ) -> None:
-    """Nor what is in memory only, as the disk failed to write it."""
+    """A restart does not adopt either what is in memory only because the disk failed to write
+    it.
+    """
     catalog = "catalog/data.mdb"
     publish(store, asked, store.create_queue("q"), b"one")
     store.abandon()

@@ -170,7 +170,9 @@ def state_of(shared: SharedStore) -> State:
 
 
 def leaks(shared: SharedStore) -> list[str]:
-    """Queues of the store that are neither anybody's nor a prepared transaction's."""
+    """Return the queues of the store that belong neither to a session nor to a prepared
+    transaction.
+    """
     store = shared._locked_store.store
     named = {one.queue.id for one in shared._queues}
     named |= {one.history.queue.id for one in shared._queues if one.history}

@@ -1,6 +1,6 @@
 """The power of a leader is cut at each operation while it writes small batches, which the kernel
-syncs in the background while a follower takes them: nothing that was confirmed is lost, whoever
-leads then, and both have the same log in the end.
+syncs in the background while a follower takes them: nothing that was confirmed is lost, whichever
+member leads then, and both have the same log in the end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Order = tuple[str, str, str]
 
 SMALL_SEGMENTS = OPTIONS._replace(segment_bytes=4000)
 _AFTER = 50
-"""A term after that of the history."""
+"""A term after the history's."""
 
 SYNC, TAKE, HEAR = "the kernel has synced", "the follower takes it", "the leader hears its ack"
 ORDERS = ((SYNC, TAKE, HEAR), (TAKE, SYNC, HEAR), (TAKE, HEAR, SYNC))

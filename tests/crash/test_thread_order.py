@@ -52,7 +52,7 @@ _TOO_LONG_S = 120
 
 
 class Turns(Faults):
-    """Another thread may go on before each call."""
+    """Faults that do not fail: another thread may go on before each call."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(-1)
@@ -72,7 +72,7 @@ THREADS = OPTIONS._replace(
 
 
 class Threads(Outside):
-    """Everyone who uses a store whose batches a committer writes, as those of a broker are."""
+    """The threads that use a store whose batches a committer writes, as a broker's are written."""
 
     committer: Committer
     datasyncs: LaterDatasyncs | None = None

@@ -52,7 +52,7 @@ def used(outside: Outside) -> None:
 
 
 def upgraded() -> Trace:
-    """From a store of version 1, whose process was killed, through two starts."""
+    """Record an upgrade: a store of version 1, whose process was killed, through two starts."""
     told = outside_of(open_store)
     used(told)
     told.kill()

@@ -85,7 +85,7 @@ class Choices:
         return options[self.octet() % len(options)]
 
     def octets(self) -> bytes:
-        """Return some of the bytes as they are, as many as the first says."""
+        """Return some of the bytes as they are: the first one says how many."""
         count = self.octet()
         start, self._at = self._at, min(self._at + count, len(self._octets))
         return self._octets[start : self._at]

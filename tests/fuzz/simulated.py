@@ -110,7 +110,7 @@ class SimulatedClient:
         channels: int = 0,
         heartbeat_s: int = 0,
     ) -> Self:
-        """With a connection that is open, and the channels 1 to `channels`."""
+        """Return a client with an open connection, and the channels 1 to `channels`."""
         client = cls(server)
         client.send(PROTOCOL_HEADER)
         client.ask(0, client.start_ok())

@@ -396,7 +396,7 @@ def be_polite(client: SimulatedClient, seen: int) -> None:
 
 
 def check_drained(server: SimulatedServer) -> None:
-    """With no clients left every queue gives out exactly what it says it has."""
+    """Check that every queue, with no clients left, gives out exactly what it says it has."""
     client = SimulatedClient.opened(server, channels=1)
     for name, queue in list(server.broker.vhost("/").queues.items()):
         if queue.is_internal:
@@ -465,7 +465,9 @@ def run(
 
 
 def opened(server: SimulatedServer) -> SimulatedClient:
-    """With two channels, and queues and exchanges of the names that are used most."""
+    """Return a client with two channels, after declaring queues and exchanges of the names that are
+    used most.
+    """
     client = SimulatedClient.opened(server, channels=2)
     for asked in (
         methods.ExchangeDeclare(exchange="e1", type="topic"),

@@ -32,7 +32,9 @@ class Outcome(NamedTuple):
 
     state: ConnectionState
     answers: dict[int, list[tuple[Method, bytes]]]
-    """By channel. Only those on channel 0, where the connection was closed for an error."""
+    """The answers by channel; only those on channel 0 where the connection was closed for an
+    error.
+    """
     confirmed: set[int]
     bodies: dict[str, list[bytes]]
     """By queue: the bodies that were delivered to its consumer, then those left in it."""
@@ -93,7 +95,7 @@ def compare_events(rng: random.Random) -> None:
 
 
 def compare_outcomes(rng: random.Random) -> None:
-    # Whether a client's close of a channel crosses that of the broker is a matter of time.
+    # A client's close of a channel may cross the broker's, depending on the time.
     drawn = Streams(rng, without=CLOSES)
     stream = drawn.stream()
     is_transactional = rng.random() < 0.2

@@ -29,7 +29,7 @@ HASH = base64.b64encode(SALT + hashlib.sha256(SALT + b"secret").digest()).decode
 
 
 class Operator:
-    """Somebody who types commands."""
+    """An operator who types commands."""
 
     def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.directory = directory
@@ -250,7 +250,7 @@ def test_what_is_exported_can_be_imported(operator: Operator) -> None:
         assert json.loads(again.read_text()) == content
         with pytest.raises(pika.exceptions.ProbableAccessDeniedError):
             connect(broker, "anna", "one")  # the password is right, there is no permission
-        # Into another virtual host.
+        # The definitions of one virtual host can be imported into another one.
         assert other.types("vhosts", "add", "shop")[0] == 0
         assert other.types("definitions", "import", str(of_one), "--vhost", "shop")[0] == 0
         assert other.types("definitions", "export", str(again), "--vhost", "shop")[0] == 0
@@ -317,7 +317,9 @@ def test_the_admin_socket_is_for_its_user_alone_and_survives_a_kill(operator: Op
 def test_the_kernel_says_who_connects_whatever_the_mode(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Should those of the socket and of its directory ever be changed."""
+    """The broker still refuses other users if the modes of the socket and of its directory were
+    changed.
+    """
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         os.chmod(directory, 0o755)
         operator = Operator(Path(directory), capsys)

@@ -70,7 +70,7 @@ async def test_an_iterator_goes_on_after_the_broker_was_killed(
                         broker.kill()
                         broker.start()
                         relay.target(broker.url)
-                    # What came before the kill cannot be acknowledged any more, and comes again:
+                    # Messages from before the kill cannot be acknowledged any more, and come again:
                     # the client says so with one of many errors, a bare Exception among them.
                     with contextlib.suppress(Exception):
                         await message.ack()

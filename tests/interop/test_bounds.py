@@ -1,4 +1,6 @@
-"""A table has as many entries by whatever road it comes, and a pattern has one limit as well."""
+"""The limit of a table's entries is the same by whatever way it comes, and so is a pattern's
+limit.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,7 @@ def test_a_body_has_a_limited_number_of_entries(
     api: ManagementClient, method: str, path: str, body: Table
 ) -> None:
     assert f"more than {MAX_BODY_ENTRIES} entries" in refusal(api, method, path, body)
-    # Text is no entry, however many commas it has.
+    # Text does not count as entries, however many commas it has.
     text = json.dumps(body, indent=1)
     answer = api.request(method, path, data=json.dumps({"x": text}))
     assert "entries" not in answer.text

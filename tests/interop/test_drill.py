@@ -75,8 +75,8 @@ def test_losses_of_members_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_who_drains_a_queue_knows_what_is_in_the_log(broker: BrokerProcess) -> None:
-    """By a confirm that came after the deliveries: what was not in the log may come back without
-    a flag.
+    """A confirm that comes after the deliveries shows it: deliveries that were not in the log may
+    come back without a flag.
     """
     connection = connect(broker.url)
     channel = connection.channel()

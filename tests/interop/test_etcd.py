@@ -116,8 +116,8 @@ def test_an_etcd_that_is_stopped_is_given_up_after_a_second(
             etcd.members[0].resume()
     assert (attempted.outcome, 0.9 < took < 10.0) == ("unknown", True)
     assert "no answer within 1 s" in attempted.reason
-    # What became of it is seen now or later, also between the read and the write of another
-    # request; either way there are no two of it.
+    # The late transaction may take effect now or later, also between the read and the write of
+    # another request; either way it does not take effect twice.
     wait_until(lambda: client.attempt(put(client, "r2")).outcome == "done")
     assert client.attempt(transaction).outcome == "refused"
     assert request_of(client) == "r2"

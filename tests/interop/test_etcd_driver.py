@@ -81,7 +81,7 @@ def prefix() -> str:
 
 @pytest.fixture
 def client(etcd: EtcdCluster, prefix: str) -> Generator[EtcdClient]:
-    """Somebody else, who changes things."""
+    """Another client, which changes keys."""
     etcd.members[0].resume()
     etcd.start()
     with EtcdClient(etcd.settings, prefix, timeout_s=PATIENT_S) as client:
@@ -251,7 +251,9 @@ def test_a_lost_connection_and_a_compaction_hide_nothing(
 def test_a_revision_that_is_compacted_before_the_watch_begins_is_read_anew(
     etcd: EtcdCluster, client: EtcdClient, prefix: str
 ) -> None:
-    """Somebody compacts between the read and the watch: again and again it would be too late."""
+    """Revisions are compacted between the read and the watch, several times: each watch would be
+    too late.
+    """
     compacted: list[int] = []
 
     class Compacting(Heard):

@@ -46,7 +46,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def publish(broker: BrokerProcess, count: int) -> pika.BlockingConnection:
-    """To two queues by a topic exchange; some are taken, some acked; and a transaction."""
+    """Publish to two queues through a topic exchange, take some messages, ack some, and commit a
+    transaction.
+    """
     connection = pika.BlockingConnection(pika.URLParameters(broker.url))
     channel = connection.channel()
     channel.confirm_delivery()

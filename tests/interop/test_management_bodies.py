@@ -126,8 +126,9 @@ BODIES: dict[tuple[str, str], tuple[str, dict[str, Any], tuple[str, Any]]] = {
         ("tracing", "maybe"),
     ),
 }
-"""By method and path: the path of a request, a body as programs for RabbitMQ send it, and a field
-with a wrong value."""
+"""Requests by method and path: the path of a request, a body as programs for RabbitMQ send it, and
+a field with a wrong value.
+"""
 
 UNDO = ("POST", "/api/queues/{vhost}/{name}/purge/undo")
 

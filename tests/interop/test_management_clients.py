@@ -74,7 +74,7 @@ def test_flower_finds_the_queues_of_celery(api: ManagementClient) -> None:
 
 
 def test_any_tag_is_kept(api: ManagementClient) -> None:
-    """The Java client compares; whoever has an unknown one may not log in."""
+    """The Java client compares tags; a user with unknown tags only may not log in."""
     for status, tags in ((201, ["original", "management"]), (204, ["own"])):
         api.put("/users/tagged", {"password": "s3krE7", "tags": ",".join(tags)}, status)
         assert api.get("/users/tagged")["tags"] == tags

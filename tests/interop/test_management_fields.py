@@ -279,7 +279,7 @@ def test_per_object_has_the_node_and_detailed_says_what_there_is_not(
 
 
 def test_parameters_have_a_number_and_a_size(api: ManagementClient) -> None:
-    """All of them are kept in memory, and listed together."""
+    """Parameters are kept in memory, and listed together, so both are limited."""
     large = "x" * MAX_VALUE_BYTES
     for path, body in (
         ("/global-parameters/large", {"value": {"a": large}}),

@@ -1,5 +1,5 @@
-"""The API against its own description: what it answers to requests that schemathesis draws, and to
-those for what exists, is no internal error and as it is described.
+"""The API against its own description: its answers to requests that schemathesis draws, and to
+requests for what exists, are as described, and never an internal error.
 """
 
 from collections.abc import Generator
@@ -128,7 +128,7 @@ def send(client: ManagementClient, operation: Any, examples: int) -> None:
 
 @pytest.mark.long
 def test_no_request_is_an_internal_error(broker: BrokerProcess) -> None:
-    """Nor is it answered in another way than described."""
+    """Each request is answered as described."""
     with ManagementClient(management_url(broker)) as client:
         found = operations(client)
         assert len(found) > 100

@@ -91,11 +91,11 @@ def test_lists_have_what_may_be_seen(api: ManagementClient) -> None:
 
 
 READS = ("/messages", "/purge", "/provenance", "/aliveness-test/")
-"""Paths that take permissions in the virtual host from those who may see everything, too."""
+"""Paths that need permissions in the virtual host even of users who may see everything."""
 
 
 def refuses(route: ApiRoute, user: str) -> bool:
-    """Whether a route has to refuse a user who has no permission in its virtual host."""
+    """Tell whether a route has to refuse a user who has no permission in its virtual host."""
     is_monitor = user == "monitoring"
     match route.needs:
         case Needs.ADMINISTRATOR:

@@ -548,7 +548,7 @@ def test_definitions_have_what_is_transient_too(api: ManagementClient) -> None:
 
 
 def exported_with_vhost(exported: dict[str, Any]) -> dict[str, Any]:
-    """Definitions of one virtual host as those of all have them."""
+    """Return the definitions of one virtual host in the form of those of all virtual hosts."""
     return {
         kind: [{**row, "vhost": "/"} for row in exported[kind]]
         for kind in ("queues", "exchanges", "bindings")

@@ -60,7 +60,7 @@ FIELDS = {
     "/consumers": "queue.name consumer_tag channel_details.connection_name ack_required "
     "prefetch_count active arguments exclusive",
 }
-"""By path, what these programs read."""
+"""The fields that these programs read, by path."""
 
 
 @pytest.fixture(scope="module")

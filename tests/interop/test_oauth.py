@@ -155,7 +155,7 @@ def test_an_expired_token_ends_the_connection(broker: BrokerProcess, issuer: Iss
 
 
 def test_a_token_is_renewed(broker: BrokerProcess, issuer: Issuer) -> None:
-    """On a connection that goes on; with other rights, which count from then on."""
+    """The connection goes on with the new token, whose rights count from then on."""
     with wire(broker, issuer.token(lasts_s=4), channels=2) as client:
         client.send(queue_declare(1, "q", bits=0b010))
         client.expect(QUEUE_DECLARE_OK, 1)

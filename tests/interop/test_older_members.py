@@ -226,7 +226,7 @@ def test_etcd_made_anew_is_not_the_group_s(three: GroupProcesses) -> None:
 
 @pytest.mark.long
 def test_a_person_decides_which_history_holds(pair: GroupProcesses) -> None:
-    """The leader is an older copy that somebody has made lead by force."""
+    """The leader is an older copy that an operator has made lead by force."""
     leader, (one,) = pair.wait_for_leader(), followers(pair)
     publish(leader, 0, 20)
     assert one.terminate() == 0

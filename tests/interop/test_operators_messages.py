@@ -19,7 +19,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 class Operator:
-    """Somebody who types commands."""
+    """An operator who types commands."""
 
     def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.data = str(directory / "data")

@@ -121,7 +121,7 @@ def test_a_password_s_session_outlives_a_restart_and_nothing_else(
 def test_a_token_s_session_ends_with_the_token(
     stopped_broker: BrokerProcess, issuer: Issuer
 ) -> None:
-    """No file has a token, so it ends with the process, too."""
+    """Tokens are in no file, so such a session also ends with the process."""
     broker = managed(stopped_broker)
     keys = Path(f"{broker.data_directory}.keys")
     keys.mkdir()

@@ -152,7 +152,7 @@ def context(browser: Browser) -> Generator[BrowserContext]:
 
 @pytest.fixture(scope="module")
 def session(browser: Browser, site: str) -> Generator[BrowserContext]:
-    """A browser of a user who is logged in: once, as passwords take their time on purpose."""
+    """A browser of a user who has logged in once, as checks of passwords are slow on purpose."""
     with browser.new_context(viewport=WIDE, timezone_id=ZONE) as context:
         with context.new_page() as page:
             log_in(page, site)
@@ -161,7 +161,7 @@ def session(browser: Browser, site: str) -> Generator[BrowserContext]:
 
 @pytest.fixture
 def page(session: BrowserContext) -> Generator[Page]:
-    """A page of a user who is logged in. Whatever its console complains of fails the test."""
+    """A page of a user who is logged in. Any complaint in its console fails the test."""
     with session.new_page() as page:
         complaints = heard(page)
         yield page
@@ -452,7 +452,7 @@ def test_a_whole_queue_is_moved_in_pieces(page: Page, session: BrowserContext, s
     assert lines == [{"seen": seen, "of": 2500} for seen in (1000, 2000, 2500)]
     page.goto(f"{site}/queues/%2F/copies")
     assert page.inner_text(".notice.good") == "2,500 messages copied."
-    # What arrives meanwhile is left alone, were it from this selection itself.
+    # Messages that arrive meanwhile are left alone, even those of this selection itself.
     for asked, count in (({}, "2,500"), ({"filter": '{"properties": {"type": "odd"}}'}, "2,500")):
         session.request.post(
             f"{site}/select/%2F/copies",
@@ -474,7 +474,7 @@ def test_a_whole_queue_is_moved_in_pieces(page: Page, session: BrowserContext, s
 
 
 def test_a_selection_of_all_can_be_stopped(page: Page, site: str) -> None:
-    """The request for it ends, and the page is that of the queue as it is."""
+    """The request is cancelled, and the page shows the queue as it is."""
     page.goto(f"{site}/queues/%2F/dead/messages")
     page.select_option("select[name='which:optional']", "all")
     page.route("**/select/**", lambda _route: None)  # it takes long
@@ -608,7 +608,7 @@ def test_the_routing_explainer_says_where_and_why(page: Page, site: str) -> None
 def test_an_open_page_comes_back_when_the_broker_does(
     context: BrowserContext, stopped_broker: BrokerProcess
 ) -> None:
-    """Without a new login, with the same charts, and what is done on it is done."""
+    """The page needs no new login, has the same charts, and its forms work."""
     broker = managed(stopped_broker)
     broker.start()
     keep_management_port(broker)

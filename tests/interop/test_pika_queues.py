@@ -183,7 +183,7 @@ def test_a_transient_shared_queue_outlives_its_connection(
 def test_auto_delete_waits_for_a_first_consumer(
     connection: pika.BlockingConnection, channel: BlockingChannel, name: str
 ) -> None:
-    """A20: a get is no consumer."""
+    """A20: a get does not count as a consumer."""
     channel.queue_declare(name, auto_delete=True)
     channel.basic_publish("", name, b"")
     assert get(channel, name, auto_ack=True) is not None

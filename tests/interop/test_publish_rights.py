@@ -156,7 +156,7 @@ def replay(_broker: BrokerProcess, mine: ManagementClient, *what: Any) -> None:
 
 
 def replay_with_more_keys(broker: BrokerProcess, mine: ManagementClient, *what: Any) -> None:
-    """By a key that is allowed, and that one."""
+    """Replay a message with a key that is allowed, and with the given one."""
     exchange, key, _ = what
     forge(mine, exchange, ["mine.key", key])
     asked = {"filter": {}, "to": "exchange", "trusts_publishers": True}
@@ -174,7 +174,7 @@ EXCHANGE_ROADS: dict[str, Callable[..., None]] = {
 """Each publishes to an exchange, with a key and a user-id, as user u."""
 
 _NO_USER_ID = ("replay", "replay with more keys")
-"""A letter keeps the user-id of its publisher, who was asked."""
+"""Ways that keep the user-id of the first publisher, which was checked then."""
 
 
 @pytest.mark.parametrize("road", EXCHANGE_ROADS)

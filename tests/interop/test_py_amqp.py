@@ -234,7 +234,9 @@ def test_a_prefetch_limit_is_the_channels_and_can_be_raised(
 def test_a_broker_may_call_itself_what_its_clients_know(
     data_directory: str, tmp_path: Path, name: str
 ) -> None:
-    """Then basic.qos means what it means to RabbitMQ: the limit of each consumer that comes."""
+    """The name gives basic.qos the meaning that it has for RabbitMQ: a limit of each later
+    consumer.
+    """
     config = tmp_path / "amqpstore.toml"
     config.write_text('product = "RabbitMQ"\nversion = "3.13.7"\n')
     log = f"{data_directory}.log"

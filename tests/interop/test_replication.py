@@ -1,5 +1,5 @@
-"""Members of a group as real processes, with a real etcd: what was confirmed is there, whoever
-leads.
+"""Members of a group as real processes, with a real etcd: what was confirmed is there, whichever
+member leads.
 """
 
 import contextlib

@@ -75,7 +75,7 @@ class Driver:
         self._writer = PublishStreamWriter(PublishOptions(url, routing_key="out", stream="w"))
 
     def run(self) -> None:
-        """Until there is nothing more. Raises: AMQPError, when the broker is lost."""
+        """Move messages until there are no more. Raises: AMQPError, when the broker is lost."""
         try:
             while self._has_batch():
                 self._batch()

@@ -253,13 +253,13 @@ class Manager:
         return self._told.get(timeout=WAIT_S)
 
     def told(self) -> dict[str, str]:
-        """Return what it is told next, but for signs of life."""
+        """Return the next message to the service manager, except signs of life."""
         while (message := self.next()) == b"WATCHDOG=1":
             pass
         return dict(line.split("=", 1) for line in message.decode().splitlines())
 
     def rest(self) -> list[bytes]:
-        """Return all else that it was told. It is told nothing from then on."""
+        """Return all other messages to the service manager, which gets none from then on."""
         self._socket.shutdown(socket.SHUT_RD)  # behind all that was sent
         self._thread.join()
         return [self._told.get() for _ in range(self._told.qsize())]

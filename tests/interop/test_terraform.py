@@ -29,7 +29,9 @@ def is_bool(value: Any) -> bool:
 
 
 def is_int(value: Any) -> bool:
-    """Whether Go takes a number for a whole one: written with a point it is none."""
+    """Tell whether Go takes a number for a whole one, which it does not if that has a decimal
+    point.
+    """
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INT64
 
 

@@ -73,7 +73,7 @@ def shared(files: TlsFiles, tmp_path_factory: pytest.TempPathFactory) -> Generat
 
 @pytest.fixture
 def logged(files: TlsFiles, tmp_path: Path) -> Generator[BrokerProcess]:
-    """A broker whose log has every client: the shared one leaves out those of a crowd."""
+    """A broker whose log has every client: the shared broker's leaves out clients of a crowd."""
     with tls_broker(str(tmp_path / "store"), files) as process:
         process.start()
         yield process

@@ -175,7 +175,7 @@ def test_external_is_offered_only_where_it_can_work(data_directory: str, files: 
         ]
         with WireClient(broker.url) as plain:
             assert mechanisms(plain) == ["PLAIN", "AMQPLAIN"]
-        # Whoever chooses it all the same is not let in.
+        # A client that chooses EXTERNAL all the same is not let in.
         with WireClient.greeted(broker.url) as plain:
             plain.send(start_ok("EXTERNAL", b""))
             plain.expect_closed()
@@ -191,7 +191,7 @@ def test_a_certificate_of_nobody_is_refused(data_directory: str, files: TlsFiles
                 client.send(start_ok("EXTERNAL", response))
                 client.expect_closed()
         wait_until(lambda: broker.stderr.count('event="login refused"') == 3)
-        # The user has no password, and an empty one is none either.
+        # The user has no password, and an empty one does not count either.
         with WireClient.greeted(broker.url) as client:
             client.send(start_ok(response=b"\0anna\0"))
             client.expect_closed()

@@ -81,7 +81,7 @@ def declare(broker: BrokerProcess, name: str = "orders") -> None:
 def test_every_type_goes_through_two_brokers_and_a_store(
     broker: BrokerProcess, other: BrokerProcess, tmp_path: Path
 ) -> None:
-    # Names that are no UTF-8 are let in by no broker.
+    # No broker accepts names that are not UTF-8.
     fields = [field for field, _ in EXAMPLES if b"\xffV" not in field]
     headers = b"\x30\0" + table_of(*fields) + b"\2"
     strange = b"\xff\xfc\1a\1b\0\0\0\0\2\4\1c\1d\0010\1f" + bytes(7) + b"\7\1g\5guest\1i\1j"

@@ -1,4 +1,4 @@
-"""Bugs put into the broker core: each was, or could well be, somebody's mistake."""
+"""Bugs put into the broker core: each was a real mistake, or could well be one."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def a_freed_window_wakes_nobody(patch: Patch) -> None:
 
 
 def one_without_acks_waits_for_nobody(patch: Patch) -> None:
-    """Though the others of its channel have all that they may have."""
+    """Let a consumer without acks get messages although its channel's window is full."""
     capacity: Any = Consumer.capacity
     patch.setattr(
         Consumer, "capacity", property(lambda self: 1 if self.no_ack else capacity.fget(self))

@@ -55,12 +55,12 @@ def shown(letter: Letter) -> Letter:
 def dead(
     letter: Letter, queue: str, reason: str, exchange: str, key: str | None, now_ms: int
 ) -> Letter:
-    """Return what a letter is when it has left a queue for the exchange of its dead letters.
+    """Return a letter as it is when it has left a queue for the exchange of its dead letters.
 
-    The header x-death has an entry for each queue and reason, the latest first, that counts. Who
-    was first and who was last is in headers of their own. A dead letter does not expire any more
-    as its publisher wished, and says so in its first entry. It goes on by its own keys, or else
-    by `key` alone.
+    The header x-death has an entry for each queue and reason, the latest first, that counts. The
+    first and the last death are in headers of their own. A dead letter does not expire any more as
+    its publisher wished, and says so in its first entry. It goes on by its own keys, or else by
+    `key` alone.
     """
     deaths = [dict(death) for death in letter.headers.get("x-death", ())]
     known = [one for one in deaths if (one["queue"], one["reason"]) == (queue, reason)]

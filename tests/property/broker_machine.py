@@ -1,6 +1,7 @@
-"""The state machine: what clients, operators, the clock and the mains do, done to both sides.
+"""The state machine: clients, operators, the clock and power cuts, acting on the broker and its
+model alike.
 
-Past 600 lines because a state machine is one class: a rule for each thing that anybody can do.
+A state machine is one class, with a rule for each thing that can be done.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _dead_letters = st.sampled_from(
         {"x-dead-letter-routing-key": "q1"},
     ]
 )
-# Nothing expires in the same ms as a queue: which comes first is anybody's guess.
+# Nothing expires in the same ms as a queue: it is undefined which comes first.
 _limits: dict[str, list[Any]] = {
     "message-ttl": [0, 10, 20, 50],
     "expires": [31, 71],

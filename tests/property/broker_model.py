@@ -148,7 +148,9 @@ class Model:
         self._delete_if_unbound(self.topology.unbind_all("exchange", name))
 
     def bind(self, binding: Binding) -> bool:
-        """An equal binding is no error, and is one. Returns whether it is new."""
+        """Add a binding; an equal one is not an error, and is not added twice. Returns whether it
+        is new.
+        """
         self._check_binding(binding)
         if binding in self.topology.bindings:
             return False
@@ -212,8 +214,9 @@ class Model:
         if_unused: bool = False,
         if_empty: bool = False,
     ) -> int:
-        """Nothing of it becomes a dead letter. Its consumers are told, and what is unacked may
-        be acked, to no effect. Returns how many messages were ready."""
+        """Delete a queue, without dead letters. Its consumers are told, and acks of its unacked
+        messages have no effect. Returns how many messages were ready.
+        """
         self._drop_late(queue)
         if (if_unused and queue.consumers) or (if_empty and queue.ready):
             raise RefusedError("PreconditionFailedError")
@@ -272,7 +275,7 @@ class Model:
     def publish(
         self, channel: Channel, letters: list[Letter], *, mandatory: bool, immediate: bool
     ) -> None:
-        """Publish letters that say the same, but for their bodies.
+        """Publish letters that differ in their bodies only.
 
         The route is found now, on a transacted channel too. A letter is confirmed when it is
         durable wherever it has to be, at once where it has not; it is refused when any queue of
@@ -407,8 +410,9 @@ class Model:
             entry.ready_since_ms = self.now_ms
 
     def _arrived(self, placed: Iterable[tuple[Queue, list[Entry]]], *, is_wide: bool) -> None:
-        """Letters are ready. Whoever can take them does so before a limit, or a time to live of
-        0, makes them go."""
+        """Have consumers take ready letters before a limit, or a time to live of 0, removes
+        them.
+        """
         for queue, entries in placed:
             is_due = 0 < entries[0].expires_ms <= self.now_ms
             is_full = queue.is_over_its_limit and not queue.rejects
@@ -560,7 +564,7 @@ class Model:
     # Consuming.
 
     def qos(self, channel: Channel, window: Window, *, whole_channel: bool) -> None:
-        """For the channel, now; or for each of its consumers that are to come."""
+        """Set the window of the channel, or that of each later consumer."""
         if whole_channel:
             channel.window = window
         else:
@@ -645,8 +649,9 @@ class Model:
         return handed
 
     def _pump(self, queue: Queue | None = None) -> None:
-        """A queue, or each of them, had its turn: what is due is gone, whoever can be served
-        was, and nothing is left above a limit."""
+        """Follow the turn of a queue, or of each queue: due messages are gone, consumers with room
+        were served, and nothing is left above a limit.
+        """
         while True:
             self._serve(queue)
             event = self.choices.peek()
@@ -692,8 +697,9 @@ class Model:
                 assert entry is None, f"{each.name}: {consumer.tag} could have {entry}"
 
     def _follow(self, event: Delivered, consumer: Consumer) -> None:
-        """The broker served a consumer: make sure that it was its turn. Of those who could have
-        a message one with the highest priority gets it."""
+        """Follow a delivery, and check that it was the consumer's turn: of all consumers that could
+        have the message, one with the highest priority gets it.
+        """
         queue = consumer.queue
         channel = consumer.channel
         assert queue not in self.late, f"{queue.name}: served what should have been dropped"
@@ -766,7 +772,7 @@ class Model:
         return named
 
     def _settle(self, channel: Channel, named: Sequence[Unacked], *, requeue: bool | None) -> None:
-        """On a transacted channel it waits for the commit."""
+        """Settle deliveries; on a transacted channel that waits for the commit."""
         channel.unacked = [one for one in channel.unacked if one not in named]
         if channel.transaction is not None:
             channel.transaction.settled += [Settled(one, requeue) for one in named]
@@ -892,7 +898,9 @@ class Model:
     # Time, and the disk.
 
     def turn(self) -> None:
-        """All that is due has happened, and whoever can be served was."""
+        """Follow a turn of the broker: all that is due has happened, and all consumers with room
+        were served.
+        """
         for queue in list(self.queues.values()):
             if 0 < queue.unused_until_ms <= self.now_ms:
                 assert queue.unused_until_ms == self.now_ms, f"{queue.name} was deleted too late"

@@ -97,7 +97,7 @@ class Queue:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a message is only appended to it, and stays until somebody takes it."""
+        """Whether a message is only appended to the queue, and stays until a consumer takes it."""
         settings = self.settings
         return not (self.is_limited or settings.get("max-priority") or "message-ttl" in settings)
 

@@ -28,7 +28,7 @@ class Exchange:
 
 
 class Binding(NamedTuple):
-    """From the exchange `source` to the queue or exchange `name`. `kind` says which."""
+    """A binding from the exchange `source` to the queue or exchange `name`. `kind` says which."""
 
     source: str
     kind: str
@@ -131,7 +131,9 @@ class Policy:
 
 
 def chosen(policies: Iterable[Policy], name: str, kind: str) -> Mapping[str, Any]:
-    """Only the policy with the highest priority applies to a name."""
+    """Return the definition of the policy with the highest priority, which alone applies to a
+    name.
+    """
     found = [
         policy
         for policy in policies

@@ -67,7 +67,7 @@ class ChannelOutlet(RecordingOutlet):
         )
 
     def take_answers(self) -> list[tuple[Any, ...]]:
-        """Return what its client was told since somebody asked, as the model has it."""
+        """Return what the client was told since the last call, in the form of the model."""
         record, self.record = self.record, []
         return [answer for told in record for answer in _answers(told)]
 

@@ -191,7 +191,9 @@ class StoreWithAClock(StoreAgainstPlainLists):
             self.store.ack(model.queue, run)
 
     def _move(self, model: Model, run: Run, held: list[Stored]) -> None:
-        """To the first queue, as dead-lettering does it: durable, and then ready there."""
+        """Move messages to the first queue, as dead-lettering does: they are durable, and then
+        ready there.
+        """
         target = next(iter(self.models.values()))
         first = target.queue.next_sequence
         with self.store.transaction() as transaction:

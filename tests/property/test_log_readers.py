@@ -503,8 +503,9 @@ def note_ends(directory: str, numbers: set[int]) -> None:
 
 
 def tear(directory: str, number: int) -> None:
-    """Have a crash tear the last batch of a segment, but for its TRANSACTION, and a start take it
-    back."""
+    """Have a crash tear the last batch of a segment, except its TRANSACTION, and a start take the
+    batch back.
+    """
     found = [end for segment, end in of_recovery(several()).ends if segment == number]
     start = found[-2] if len(found) > 1 else SEGMENT_HEADER_BYTES
     path = Path(segment_path(directory, number))

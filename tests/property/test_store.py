@@ -318,7 +318,7 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
     @precondition(lambda self: self.models)
     @rule(place=indexes, acked=st.integers(1, 5))
     def settle_meanwhile(self, place: int, acked: int) -> None:
-        """While a checkpoint is made, what it writes is taken, and most of it given back."""
+        """Take the messages that a checkpoint is writing, and give most of them back."""
         model = self._model(place)
         at = list(self.models.values()).index(model)
         for _ in range(3):
@@ -501,7 +501,8 @@ class StoreAgainstPlainLists(RuleBasedStateMachine):
         self.models = {}
         assert set(self.store.queues) == set(self.durable)
         for queue_id, stored in self.durable.items():
-            # Whoever held a run is gone; what was delivered is ready, and says how often.
+            # The holders of runs are gone; delivered messages are ready, with the number of their
+            # deliveries.
             ready = [replace(one, requeues=one.deliveries) for one in stored]
             self.models[queue_id] = Model(self.store.queues[queue_id], ready)
         self.durable = {key: list(model.ready) for key, model in self.models.items()}

@@ -27,7 +27,7 @@ Model = StoreAgainstPlainLists
 
 
 def look(model: Model) -> None:
-    """At all that must hold after each step."""
+    """Check all that must hold after each step."""
     model.the_store_has_what_the_lists_have()
     model.memory_is_what_it_says()
 

@@ -41,11 +41,11 @@ class ReplicaDisk:
         self.covered = 0
         """The last batch that a checkpoint covers."""
         self.known = 0
-        """Up to which batch the log is known to be confirmed since it was opened."""
+        """The last batch that is known to be confirmed since the log was opened."""
         self.notes = Notes()
         """The content of the file MEMBER."""
         self.compacted = 0
-        """Up to which batch the log is not as it was sealed any longer."""
+        """The last batch of the log that is not as it was sealed any longer."""
 
     def cut_power(self, random: Random) -> None:
         """Lose what was not synced, or a part of it."""

@@ -114,7 +114,7 @@ class GroupEtcd(ABC):
 
 
 def first_values(members: tuple[str, ...], min_in_sync: int) -> dict[str, Mapping[str, Any]]:
-    """Return the keys of a group that has not elected anybody yet."""
+    """Return the keys of a group that has not elected a leader yet."""
     return {
         GROUP: {
             "store_id": "store",
@@ -248,7 +248,9 @@ class Etcd(GroupEtcd):
         self._leases = dict.fromkeys(owners, (self._events.now + 3.0, 3.0))
 
     def make_anew(self, members: tuple[str, ...], min_in_sync: int, group: str) -> None:
-        """Be a new etcd that was started by the same command, in which somebody founds a group."""
+        """Become a new etcd that was started by the same command, in which an operator founds a
+        group.
+        """
         self._revision = 1
         self._rows.clear()
         self._leases.clear()

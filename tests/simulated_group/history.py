@@ -16,7 +16,7 @@ from tests.simulated_group.nemesis import Nemesis, Story
 from tests.simulated_group.network import Network
 
 LATE_S = 8.0
-"""By then etcd has carried out all requests that it held back."""
+"""The time after which etcd has carried out all requests that it held back."""
 HEAL_S = 25.0
 PATIENCE_S = LATE_S + Timing().longest_wait_s + 7.0
 """A follower that was dropped again and again, the last time by a request that etcd carried out

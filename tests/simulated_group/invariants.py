@@ -117,7 +117,7 @@ class Invariants(Witness):
     # Who serves.
 
     def look(self, serving: list[SimulatedMachine], leases_lost_at: float) -> None:
-        """Look at those who serve clients now. Only that needs clocks that are right."""
+        """Check the machines that serve clients now. Only this check needs right clocks."""
         if len(serving) < 2 or any(one.has_wrong_clock for one in self._machines.values()):
             return
         if self._events.now <= leases_lost_at + TIMING.lease_s:

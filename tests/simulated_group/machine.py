@@ -170,7 +170,7 @@ class SimulatedMachine:
         self._requests = 0
         self._least_revision = 0
         self.is_etcd_older = False
-        """Whether its process has seen etcd's revisions go back, and uses it no more."""
+        """Whether the process has seen etcd's revisions go back, and no longer uses it."""
         network.ends[name] = self
 
     # Process and clock.
@@ -219,7 +219,7 @@ class SimulatedMachine:
         self._tick(self._starts)
 
     def restart(self) -> None:
-        """Start the process unless somebody has. One that was to stop has ended by then."""
+        """Start the process unless it runs. A process that was to stop has ended by then."""
         if self.is_up and self.is_stopping:
             self.kill(with_power=True)
         if not self.is_up:
@@ -447,7 +447,9 @@ class SimulatedMachine:
             self._etcd.revoke(self.name, self._revokes.pop(0))
 
     def _viewed(self, member: GroupMember, view: View, least: int) -> None:
-        """Take an answer of etcd. A client that has seen its revisions go back uses it no more."""
+        """Take an answer of etcd. A client that has seen etcd's revisions go back no longer uses
+        it.
+        """
         self.is_etcd_older |= view.revision < least
         if self.is_etcd_older:
             member.etcd_is_another("its revisions went back: was it restored from a backup?")

@@ -119,7 +119,7 @@ def test_a_check_finds_in_larger_stores_what_one_process_finds(
 
 
 def flip_bits(directory: str, rng: random.Random) -> None:
-    """In segments and index files, and one of these is gone."""
+    """Flip bits in segments and index files, and remove one file of each."""
     for name in ("segments", "index"):
         paths = sorted(Path(directory, name).iterdir())
         paths.pop(rng.randrange(len(paths))).unlink()

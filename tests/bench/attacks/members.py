@@ -75,7 +75,7 @@ class UnreadReturns(Attack):
             self.member()
 
     def step(self) -> None:
-        """Publish as much as is taken."""
+        """Publish as much as the broker takes."""
         for sock in list(self._open):
             if not push(sock, self._returned, 0.02):
                 self.drop(sock)

@@ -1,4 +1,4 @@
-"""Attacks before a login: whoever can reach the port can do them."""
+"""Attacks before a login, which any client that reaches the port can make."""
 
 import contextlib
 import os
@@ -93,7 +93,7 @@ class WrongLogins(Attack):
 
 
 class RandomBytes(Attack):
-    """Nothing that means anything, before the login and after it."""
+    """Bytes without any meaning, before a login and after it."""
 
     about = "random bytes, before a login and after it, in connections of 64 KiB"
     count = 1
@@ -124,7 +124,7 @@ class HugeTable(Attack):
 
 
 class BodiesBeforeLogin(Attack):
-    """Publishes of somebody who has not logged in."""
+    """Publishes of a client that has not logged in."""
 
     about = "publishes with large bodies before a login"
     count = 1

@@ -361,7 +361,7 @@ class LargeBody(Disturbance):
 
 
 class LengthLimits(Disturbance):
-    """Full queues accept messages, and drop as many."""
+    """Full queues accept messages, and drop one for each."""
 
     about = f"messages into two full queues, one of {_LIMIT_MESSAGES}, one limited in bytes"
     count = 100_000

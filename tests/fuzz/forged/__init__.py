@@ -1,7 +1,7 @@
-"""Files that say something else under checksums that are right, and everything that reads them.
+"""Files with wrong contents under right checksums, and everything that reads them.
 
-Whoever can write to a store's files knows its id, so no checksum keeps them from saying anything;
-and a fault of a writer has right checksums as well.
+An attacker who can write to a store's files knows its id, so no checksum keeps them from saying
+anything; and a fault of a writer has right checksums as well.
 
 - `forger`: changes a value.
 - `stores`: makes the stores, and puts other values into their files.

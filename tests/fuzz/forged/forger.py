@@ -36,7 +36,7 @@ class Forger:
         self.did = ""
 
     def number(self, before: int, most: int = (1 << 64) - 1) -> int:
-        """Another number in the place of one."""
+        """Return another number to write in place of one."""
         rng = self.random
         near = [before + 1, before - 1, before * 2, before ^ 1 << rng.randrange(64)]
         return rng.choice(near if rng.random() < 0.5 else NUMBERS) & most

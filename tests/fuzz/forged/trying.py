@@ -30,7 +30,7 @@ CODES = range(6)
 
 
 def amqpstore(*arguments: str) -> int:
-    """Run the command. Raises: whatever it does not explain."""
+    """Run the command. Raises: any error that the command does not explain."""
     try:
         code = main(arguments)
     except SystemExit as error:
