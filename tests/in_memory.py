@@ -64,7 +64,7 @@ def _remove(directory: Path) -> None:
 
 
 def main(parent: str, *command: str) -> None:
-    """Run a command in the place of this process."""
+    """Replace this process by a command."""
     remove_dead(Path(parent))
     directory, lock = new_directory(Path(parent))
     # The command keeps the lock; what it starts does not, as Python closes descriptors there.

@@ -83,7 +83,7 @@ class Committed(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """The follower is told to discard what it has behind this batch."""
+    """The follower is told to discard its batches behind this one."""
 
     lsn: int
 

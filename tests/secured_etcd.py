@@ -25,7 +25,7 @@ class Authority:
         return str(self.directory / name)
 
     def issue(self) -> None:
-        """Write certificates, in the place of those before."""
+        """Write new certificates over the former ones."""
         for name, identity in (("server", "127.0.0.1"), ("client", "amqpstore.example")):
             leaf = self._ca.issue_cert(identity)
             leaf.private_key_pem.write_to_path(self.path(f"{name}.key"))

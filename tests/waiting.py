@@ -21,9 +21,10 @@ def wait_until(
     *,
     pause_s: float = 0.01,
 ) -> None:
-    """Return once it holds. Args: what, or how it is then, for who reads that it did not.
+    """Return once a condition holds. Args: what, the text for the error if it does not, or a
+    function that returns the state then.
 
-    Raises: AssertionError, if it does not within `timeout_s`.
+    Raises: AssertionError, if the condition does not hold within `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -11,7 +11,7 @@ _LIBRARY = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 class WallClock:
     """The wall clock of one process. Skips the test where there is no libfaketime.
 
-    Args: path, a file of its own.
+    Args: path, a file for this clock alone.
     """
 
     def __init__(self, path: str) -> None:

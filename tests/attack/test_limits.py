@@ -242,7 +242,7 @@ def a_heartbeat_that_does_not_come(broker: BrokerProcess) -> None:
 
 
 def is_served(broker: BrokerProcess) -> bool:
-    """Whether one more client is."""
+    """Tell whether one more client is served."""
     try:
         with WireClient.connected(broker.url, channels=1) as other:
             other.expect_alive()

@@ -21,13 +21,13 @@ FAIR = {
     "open-transactions": 0.7,
     "recovers": 0.7,
 }
-"""Attacks of clients that have the broker work for them all the time.
+"""Attacks of clients that keep the broker busy all the time.
 
 What they send has a tenth of the time, and what moves between queues a fifth, but in pieces that
 cannot be divided: one publish with 240 CC keys, or for a thousand bindings of wildcards, is one
-step, and whoever writes meanwhile waits for its end. A cascade is one transaction a move, of which
-the commit and the callback are not in the fifth. Transactions of large bodies are not costly: they
-are a second publisher, which has a part of the time as any other. With other processes at work
+step, and a client that writes meanwhile waits for its end. A cascade is one transaction a move, of
+which the commit and the callback are not in the fifth. Transactions of large bodies are not costly:
+they are a second publisher, which has a part of the time as any other. With other processes at work
 (load 8 on two processors) others had 0.73 beside recovers, 0.79 beside small-frames, 0.66 beside
 carbon-copies, 0.59 beside wildcards, 0.38 beside a cascade, and all of it beside declares.
 

@@ -346,7 +346,7 @@ def test_transactions_of_two_channels_know_nothing_of_each_other(
 def test_a_queue_that_rejects_a_publish_undoes_the_transaction(
     channel: BlockingChannel, tx: BlockingChannel, together: bool
 ) -> None:
-    """E11, I15, H14: 406 in the place of a nack, and nothing of it happens in any queue."""
+    """E11, I15, H14: 406 instead of a nack, and nothing of it happens in any queue."""
     full = queue(channel, {"x-max-length": 1, "x-overflow": "reject-publish"})
     roomy = queue(channel)
     publish_texts(tx, roomy, "undone")

@@ -76,7 +76,7 @@ def get_soon(channel: BlockingChannel, name: str, auto_ack: bool = True) -> Rece
 
 
 def has_route(channel: BlockingChannel, name: str) -> bool:
-    """Tell whether a mandatory message finds the queue: asking so is no use of the queue.
+    """Tell whether a mandatory message finds the queue, without using the queue.
 
     Args: channel, in confirm mode, where the return comes before the call ends.
     """

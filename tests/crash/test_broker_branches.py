@@ -1,8 +1,8 @@
 """Distributed transactions, with the power cut at every operation.
 
-What was prepared, and nothing else, is in doubt after a crash: what it is to ack is locked, what it
-is to publish is nowhere. A decision is all or nothing over any number of queues, and what was told
-of it is not undone (P1, P3).
+Exactly the prepared branches are in doubt after a crash: the messages that they are to ack are
+locked, those that they are to publish are nowhere. A decision is all or nothing over any number of
+queues, and is not undone once it was reported (P1, P3).
 """
 
 from __future__ import annotations

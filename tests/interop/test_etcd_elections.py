@@ -115,7 +115,7 @@ class _Way:
 
 
 class RealEtcd(GroupEtcd):
-    """A real etcd, in the place of the model. How slow it is is its own matter, not `slow_s`."""
+    """A real etcd instead of the model. It is as slow as it is: `slow_s` has no effect."""
 
     def __init__(self, events: RealTime, etcd: EtcdCluster) -> None:
         super().__init__()

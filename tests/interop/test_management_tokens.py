@@ -1,4 +1,4 @@
-"""Tokens (JWT) of an issuer in the place of passwords, on the management API."""
+"""Tokens (JWT) of an issuer instead of passwords, on the management API."""
 
 from collections.abc import Generator
 

@@ -169,7 +169,7 @@ def page(session: BrowserContext) -> Generator[Page]:
 
 
 def address(path: str, page: Page, site: str) -> str:
-    """Return the address of a page, with what the broker of the tests has in the place of names."""
+    """Return the address of a page, with things of the tests' broker for the names in its path."""
     if path == "/connections/{name}":
         page.goto(f"{site}/connections")
         return page.get_attribute("tbody th a", "href") or ""

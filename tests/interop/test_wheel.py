@@ -128,7 +128,7 @@ def test_a_projects_tests_run_beside_it(
 
 
 def test_a_projects_tests_run_by_the_script_beside_it(python: Path, project: Path) -> None:
-    """`pytest` itself: the project's folder is not on the path, but where a setting says so."""
+    """`pytest` itself: the project's folder is on the path only where a setting says so."""
     script = (
         "import sys; sys.path.pop(0); import pytest; sys.exit(pytest.main(['-o', 'pythonpath=.']))"
     )

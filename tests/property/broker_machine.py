@@ -1,7 +1,7 @@
 """The state machine: clients, operators, the clock and power cuts, acting on the broker and its
 model alike.
 
-A state machine is one class, with a rule for each thing that can be done.
+Past 600 lines because a state machine is one class: a rule for each thing that can be done.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The broker as a plain model: what it promises, without a thought of how fast.
+"""The broker's promises as a plain model, without a thought of speed.
 
-It is told everything that clients, the operator and the clock do, and says what each queue holds,
-what is unacked, and what clients are told. Where the broker has a choice it follows: `Choices`
-tells what the broker did, and the model insists that it was allowed to. The choices are: which of
-equal consumers is served, how many messages leave a queue in one go, which of several queues has
-its turn first, and when those drop what is too much that got a publish together with many others:
-at the latest before anything else is done with them.
+The model is told everything that clients, the operator and the clock do, and says what each queue
+holds, what is unacked, and what clients are told. Where the broker has a choice the model follows:
+`Choices` tells what the broker did, and the model insists that it was allowed to. The choices are:
+which of equal consumers is served, how many messages leave a queue in one go, which of several
+queues has its turn first, and when queues that got a publish together with many others drop the
+messages beyond their limits: at the latest before anything else is done with them.
 
 Past 600 lines because it is all that the broker promises, in one place, in the order in which a
 client meets it.
@@ -334,8 +334,8 @@ class Model:
     ) -> int:
         """Return how many of these letters a queue takes, behind those `before` them.
 
-        Immediate ones, as many as its consumers can take at once. Others, as many as there is
-        room for, when that is a reason to refuse them, and those that do not stay.
+        Of immediate letters it takes as many as its consumers can take at once; of others, as many
+        as there is room for if it would refuse the rest, and those that do not stay.
         """
         if not (immediate or queue.rejects):
             return len(letters)
@@ -551,8 +551,10 @@ class Model:
         acked: Iterable[tuple[Queue, Entry]],
         then: Callable[[], None] | None = None,
     ) -> None:
-        """One transaction: what is acked is gone at once, what is placed is ready, and `then`
-        called, when all of it is durable. The queues that it is in see to it in their turn."""
+        """Move messages in one transaction: acked messages are gone at once; when all of it is
+        durable, the new ones are ready, and `then` is called. Their queues are served in their
+        turn.
+        """
         placed = [self._enqueue(sent, taken) for sent, taken in plans]
         for queue, entry in acked:
             self._gone(queue, entry)

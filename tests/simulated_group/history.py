@@ -163,10 +163,10 @@ class Group:
 def run(
     seed: int, faults: int = 12, size: int = 3, min_in_sync: int = 2, story: Story | None = None
 ) -> GroupOutcome:
-    """Run one history: faults, then mending, then there must be a leader that commits, and a full
-    list.
+    """Run one history: faults, then their repair, after which there must be a leader that commits,
+    and a full list.
 
-    Args: story, told again and again in the place of other faults.
+    Args: story, which is played again and again instead of other faults.
     """
     group = Group(seed, size, min_in_sync)
     random, nemesis = group.random, Nemesis(group)

@@ -49,7 +49,7 @@ class Network:
         self.transfer_s = 0.0
         """How long a batch is on its way at least: it arrives bit by bit."""
         self.astray = 0.0
-        """How often a connection comes to another machine than the one that was meant."""
+        """How often a connection comes to a machine other than the intended one."""
         self._events = events
         self._random = random
         self._links: dict[int, _Link] = {}

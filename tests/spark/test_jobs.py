@@ -182,7 +182,9 @@ class Recorded:
         self._bodies: dict[int, dict[int, bytes]] = {queue.id: {} for queue in self._queues}
 
     def step(self) -> None:
-        """Something happens, in a batch of its own, a time of its own, and is remembered."""
+        """Publish, or take and settle, messages in a batch with a time of its own, and remember
+        it.
+        """
         rng, store = self._rng, self._store
         level, queue = rng.choice([*enumerate(self._queues)])
         bodies = self._bodies[queue.id]

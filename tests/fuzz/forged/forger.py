@@ -1,4 +1,4 @@
-"""Puts something else in the place of a value, as a seed says."""
+"""Replaces values by others, as a seed says."""
 
 from __future__ import annotations
 
