@@ -180,7 +180,9 @@ def unreachable(only_what_is_new: None) -> Generator[Callable[[], Counter[str]]]
 
 @pytest.fixture
 def no_garbage() -> Generator[None]:
-    """Garbage of other tests is not collected during a test, which would lengthen what it times."""
+    """Keep the garbage of other tests from being collected during a test, which would lengthen what
+    it times.
+    """
     gc.collect()
     gc.disable()
     yield

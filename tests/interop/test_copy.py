@@ -148,7 +148,7 @@ def test_copies_of_a_store_that_is_compacted_all_the_time(data_directory: str) -
             after = process.lines
             names = os.listdir(f"{target}/segments")
             compacted += any(int(name[:10]) >= FIRST_COMPACTED for name in names)
-            # An opened copy cannot be continued, so a link to it is opened.
+            # A copy that was opened cannot be the base of the next one, so a link to it is opened.
             link_store(target, f"{target}.opened")
             contents = numbers(f"{target}.opened")
             assert (contents["kept"], contents["passing"]) in process.states(before, after)

@@ -24,7 +24,7 @@ class ReturnError(Exception):
 
 
 def told(seed: int, story: Return, min_in_sync: int = 2) -> Group:
-    """Play a history with this return, and give the group as it is in the end.
+    """Play a story, and return the group as it is in the end.
 
     Raises:
         ReturnError: there was no leader to begin with.
