@@ -1,4 +1,4 @@
-"""Clients that go on whatever happens to a group, and what they were told.
+"""Clients that go on whatever happens to a group, and a record of what they were told.
 
 Publishers send numbered messages to one of two queues, or to both by an exchange, each with a
 confirm or some of them in a transaction; consumers ack most of what they get, and requeue the rest.
@@ -126,7 +126,7 @@ class History:
 
 
 class _Client(threading.Thread):
-    """Connects to whichever member takes it, again and again."""
+    """A client that connects to any member that accepts it, again and again."""
 
     def __init__(self, load: "Load", seed: int) -> None:
         super().__init__(daemon=True)
@@ -231,7 +231,7 @@ class Load:
     ) -> None:
         self.history = History()
         self.connections = 0
-        """How many were made, by all clients."""
+        """The number of connections that all clients have made."""
         self.numbers: Iterator[int] = itertools.count()
         self.pace_s = pace_s
         self.stopped = threading.Event()

@@ -191,7 +191,7 @@ class MemberProcess:
 
 
 class GroupProcesses:
-    """An etcd, and members of which the first one is in the list from the beginning.
+    """An etcd, and members, the first of which is in the list from the beginning.
 
     Args: proxy, whether followers take clients: otherwise a member that accepts clients leads.
     hosts, etcd_hosts: where they run; etcd has as many members as hosts. disks: a directory for
@@ -266,7 +266,7 @@ class GroupProcesses:
         return self.client.read()
 
     def forget_etcd(self) -> None:
-        """Take whatever etcd answers from now on for the right one."""
+        """Accept whatever etcd answers from now on."""
         self.client = self._stack.enter_context(self.client.without_identity())
 
     def leader(self) -> MemberProcess | None:

@@ -180,7 +180,7 @@ class Nemesis:
         return self._unplugged(self._host(self._follower))
 
     def leader_is_cut_off(self) -> AbstractContextManager[None]:
-        """Clients still reach it."""
+        """Cut the leader off from members and etcd; clients still reach it."""
         return self._cut([self._host(self._leader)], [*self._other_hosts, *self._etcd_hosts])
 
     def leader_does_not_reach_a_follower(self) -> AbstractContextManager[None]:
@@ -202,7 +202,7 @@ class Nemesis:
         return self._cut(self._etcd_hosts, [self._host(self._leader)], both=False)
 
     def halves_are_cut(self) -> AbstractContextManager[None]:
-        """The leader has one member of etcd on its side."""
+        """Cut the network in halves; the leader has one member of etcd on its side."""
         lonely, *etcd = self._random.sample(self._etcd_hosts, len(self._etcd_hosts))
         return self._cut([self._host(self._leader), lonely], [*self._other_hosts, *etcd])
 
@@ -215,12 +215,12 @@ class Nemesis:
         self._network.speed_up(ways, pace)
 
     def links_are_slow(self) -> AbstractContextManager[None]:
-        """Between members, and to etcd."""
+        """Delay what members send each other, and etcd."""
         hosts = [self._host(self._leader), *self._other_hosts, *self._etcd_hosts]
         return self._slow(hosts, Pace(delay_s=self._random.choice(DELAYS_S)))
 
     def links_are_narrow(self) -> AbstractContextManager[None]:
-        """Between members."""
+        """Narrow the links between members."""
         hosts = [self._host(self._leader), *self._other_hosts]
         return self._slow(hosts, Pace(bytes_per_s=self._random.choice(BANDWIDTHS)))
 

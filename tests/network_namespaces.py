@@ -144,7 +144,9 @@ class HostNetwork:
         self.close()
 
     def close(self) -> None:
-        """Take all of it away; processes that run there keep a network without any cable."""
+        """Remove the hosts and the router; processes that run there keep a network without any
+        cable.
+        """
         self._slow_links.close()
         self._delete()
 

@@ -1,5 +1,5 @@
-"""A leader and its follower, each on a simulated disk, in one thread: what the tests of followers
-share.
+"""A leader and its follower, each on a simulated disk, in one thread: the base of the followers'
+tests.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ Told = Sealed | Defined | Acked | Committed | Resumed
 
 
 def content_of(store: Store) -> Content:
-    """Everything that is ready."""
+    """Return everything that is ready."""
     found: Content = {}
     for queue in store.queues.values():
         of_queue = found.setdefault(queue.id, [])
@@ -107,7 +107,7 @@ def content_of(store: Store) -> Content:
 
 
 def tables_of(catalog: MemoryCatalog) -> dict[str, dict[str, Value]]:
-    """The rows that a leader sends."""
+    """Return the rows that a leader sends."""
     return {table: catalog.rows(table) for table in SHIPPED}
 
 
@@ -125,13 +125,13 @@ def put_term(disk: MemoryFiles, term: int) -> None:
 
 
 def promoted(disk: MemoryFiles, term: int, options: Options = OPTIONS) -> Store:
-    """The store on a disk, opened to lead a term."""
+    """Return the store on a disk, opened to lead a term."""
     put_term(disk, term)
     return stores.open_store(DIRECTORY, disk, options, term=term)
 
 
 def log_files(disk: MemoryFiles) -> dict[int, bytes]:
-    """The content of the log's segments on a disk, by number."""
+    """Return the content of the log's segments on a disk, by number."""
     names = disk.list_directory(f"{DIRECTORY}/segments")
     numbers = [number for name in names if (number := segment_number(name))]
     return {
@@ -163,7 +163,7 @@ class Group:
 
     @classmethod
     def new(cls, options: Options = OPTIONS) -> Group:
-        """A leader without a message, and an empty follower, that is not connected."""
+        """Return a leader without a message, and an empty follower that is not connected."""
         disks = stores.new_disk(DIRECTORY), stores.new_disk(DIRECTORY)
         stores.open_store(DIRECTORY, disks[0], LEADER_OPTIONS).close()
         become_member(disks[0], "1" * 16, 1)
@@ -186,7 +186,7 @@ class Group:
         return {table: self.store._catalog.rows(table) for table in SHIPPED}
 
     def reader(self) -> LogReader:
-        """Reads the leader's log, as far as it is durable."""
+        """Return a reader of the leader's log, as far as it is durable."""
         seed = self.store._backing.seed
         return LogReader(self.leader_disk, DIRECTORY, seed, log_ends(self.store.log))
 
@@ -341,7 +341,7 @@ class Group:
         self._go_on(fork)
 
     def _go_on(self, leader_disk: MemoryFiles) -> None:
-        """Have a member lead the next term that has what is on a disk."""
+        """Have the member with this disk lead the next term."""
         self.store.abandon()
         self.leader_disk = leader_disk
         self.term += 1
@@ -355,7 +355,7 @@ class Group:
         self.store.abandon()
         disk = self.leader_disk
         last = max(log_files(disk))
-        # It has cut off the zeros in front of it.
+        # The leader has cut off the zeros at the end of the segment before it.
         path = segment_path(DIRECTORY, last)
         disk.replace(path, disk.content(path).rstrip(b"\0"))
         disk.create(segment_path(DIRECTORY, last + 1)).close()
@@ -384,7 +384,7 @@ class Group:
         self._go_on(self.leader_disk.fork())
 
     def queue(self, name: str) -> Queue:
-        """The leader's queue of this name, which is created if there is none."""
+        """Return the leader's queue of this name, which is created if there is none."""
         for queue in self.store.queues.values():
             if queue.definition == name:
                 return queue

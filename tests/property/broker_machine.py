@@ -30,7 +30,7 @@ from tests.simulated_broker import START_MS, ack_until, reject_until
 Result = TypeVar("Result")
 
 CONNECTIONS = {1: "first", 2: "first", 3: "second"}
-"""The channels, and the connections that they are of."""
+"""The channels, and the name of each one's connection."""
 
 queue_names = st.sampled_from(["q0", "q1", "q2", "q3"])
 picks = st.integers(0, 40)
@@ -547,7 +547,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self._on_channel(number, really, modelled)
 
     def drain(self, name: str) -> None:
-        """Fetch all there is, to see what it is."""
+        """Fetch everything, to see what it is."""
         queue = self.model.queues.get(name)
         number = 3 if queue and queue.owner == "second" else 1
         for _ in range(len(queue.ready) if queue else 0):
@@ -676,7 +676,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 6))
     def pass_time(self, steps: int) -> None:
-        """The clock goes on; what is due is done when it is."""
+        """Move the clock; what is due is done in time."""
         left_ms = 10 * steps - self.model.now_ms % 10
         while True:
             due_ms = self.world.services.ms_to_next_timer()
@@ -690,7 +690,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
-        """A batch is written, and what waited for it goes on."""
+        """Write a batch, after which what waited for it goes on."""
         self.is_sound = False
         durable = self.model.seal()
         self.world.store.sync()
@@ -704,7 +704,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.world.store.upkeep.housekeep()
 
     def restart(self) -> None:
-        """Stopped cleanly, and started."""
+        """Stop the broker cleanly, and start it."""
         for connection in set(CONNECTIONS.values()):
             self._both(
                 lambda connection=connection: self.world.close_connection(connection),  # type: ignore[misc]
@@ -720,7 +720,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule(seed=st.none() | st.integers(0, 1 << 16))
     def cut_power(self, seed: int | None) -> None:
-        """The power is cut, perhaps during a write, of which all is there then, or nothing."""
+        """Cut the power, perhaps during a write, of which all or nothing is then there."""
         self.is_sound = False
         before, after = self.model.durable, self.model.seal()
         self.world.lose_power(seed)
@@ -770,7 +770,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             self.close_channel(number)
 
     def _both(self, real: Callable[[], Result], modelled: Callable[[], Result]) -> str:
-        """Do the same to both, and compare. Returns the error, if it was one to both."""
+        """Do the same to both, and compare. Returns the error, if both refused it."""
         self.is_sound = False
         error = refused = ""
         answer = expected = None
@@ -838,8 +838,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         ]
 
     def _compare_departures(self) -> None:
-        """Each message that has left has left for one reason, the right one; what came is there or
-        has left."""
+        """Check that each message that has left did so for one reason, the right one, and that the
+        others are there.
+        """
         vhost = self.world.vhost
         left = self.model.left.copy()
         for name, queue in self.model.queues.items():
@@ -849,7 +850,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             gone = sum(queue.left.values()) - queue.left["publish_rejected"]
             came = real.priorities.published_count + real.departures.came_back
             kept = real.held_count + gone - came
-            # What it had at the start, to which nothing is ever added.
+            # The counts at the start, to which nothing is ever added.
             assert self.world.kept.setdefault(real, kept) == kept, f"{name}: {queue.left}"
         counted = _by_label(reasons_of_all(vhost.departures, vhost.counters))
         assert counted == +left

@@ -158,7 +158,9 @@ class Model:
         return True
 
     def unbind(self, binding: Binding) -> bool:
-        """An auto-delete exchange goes with its last binding. Returns whether there was one."""
+        """Remove a binding; an auto-delete exchange goes with its last one. Returns whether there
+        was one.
+        """
         self._check_binding(binding)
         if binding not in self.topology.bindings:
             return False
@@ -184,7 +186,7 @@ class Model:
     # Queues.
 
     def queue(self, name: str, connection: object) -> Queue:
-        """A queue that a connection may use."""
+        """Return a queue that a connection may use."""
         queue = self.queues.get(name)
         if queue is None:
             raise RefusedError("NotFoundError")
@@ -358,9 +360,10 @@ class Model:
 
     def _able(self, queue: Queue, letters: Sequence[Letter]) -> int:
         """Return how many of these letters the consumers of a queue can take at once, if each is as
-        large as the largest of them. None, where others wait already, and one for each window
-        that counts bytes. One without acks takes them all, unless others may use up what its
-        channel can have unacked: then it waits with them."""
+        large as the largest of them. No consumer takes any if letters wait already, and a window
+        that counts bytes takes one. A consumer without acks takes them all, unless others may use
+        up the window of its channel: then it waits with them.
+        """
         if queue.ready:
             return 0
         size = max(len(letter.body) for letter in letters)
@@ -396,7 +399,9 @@ class Model:
         return placed
 
     def _entry(self, queue: Queue, letter: Letter) -> Entry:
-        """The smaller of the message's and the queue's time to live applies."""
+        """Return when a letter expires: the smaller of the message's and the queue's time to live
+        applies.
+        """
         level = min(letter.priority or 0, queue.settings.get("max-priority", 0))
         lives = [queue.settings["message-ttl"]] if "message-ttl" in queue.settings else []
         if letter.expiration is not None:
@@ -439,7 +444,7 @@ class Model:
             channel.answers += [("returned", "NO_ROUTE", shown(one)) for one in sent.letters]
 
     def _return_undelivered(self, channel: Channel, sent: Sent, taken: Sequence[int]) -> None:
-        """Immediate letters come back that no consumer of any queue can take at once."""
+        """Return immediate letters to the client that no consumer of any queue can take at once."""
         if sent.immediate and sent.route:
             back = sent.letters[max(taken) :]
             channel.answers += [("returned", "NO_CONSUMERS", shown(one)) for one in back]
@@ -447,7 +452,7 @@ class Model:
     # What leaves a queue without a consumer.
 
     def _expire(self, queue: Queue) -> None:
-        """Expired messages leave, wherever they are in the queue, when they are due."""
+        """Remove the messages that are due to expire, wherever they are in the queue."""
         while due := self._due(queue):
             for entry in due:
                 assert self.now_ms in (entry.expires_ms, entry.ready_since_ms), "expired too late"
@@ -458,7 +463,7 @@ class Model:
         return sorted(due, key=lambda one: (-one.level, one.expires_ms))
 
     def _drop_excess(self, queue: Queue) -> None:
-        """Messages over the limit are dropped, unless publishes are refused instead."""
+        """Drop messages over the limit, unless publishes are refused instead."""
         self.late.pop(queue, None)
         while not queue.rejects and queue.is_over_its_limit:
             left = self._left(queue, MAXLEN)
@@ -471,7 +476,7 @@ class Model:
             self._bury_together(queue, going, MAXLEN)
 
     def _drop_late(self, queue: Queue) -> None:
-        """Messages over the limit are dropped that were left for later."""
+        """Drop the messages over the limit that were left for later."""
         if queue in self.late:
             self._drop_excess(queue)
 
@@ -483,13 +488,13 @@ class Model:
         return left
 
     def _bury(self, queue: Queue, entries: Sequence[Entry], reason: str) -> None:
-        """The first of these leave their queue; how many of them, is the broker's choice."""
+        """Remove the first of these entries from their queue; the broker chooses how many."""
         left = self._left(queue, reason)
         assert left.messages <= len(entries), f"{left}, but there are {len(entries)}"
         self._bury_together(queue, entries[: left.messages], reason)
 
     def _bury_together(self, queue: Queue, entries: Sequence[Entry], reason: str) -> None:
-        """Entries leave their queue and come to others, or to none, at once and for good."""
+        """Move entries from their queue to others, or to none, at once and for good."""
         for entry in entries:
             entry.state = State.GONE
         plans = self._dead_letters(queue, [entry.letter for entry in entries], reason)
@@ -509,12 +514,12 @@ class Model:
             self._bury_together(queue, [entry for entry, _ in going], left.reason)
 
     def _is_moving(self, event: Event | None) -> bool:
-        """Tell whether it is about what is on its way out of a queue."""
+        """Tell whether an event is about messages on their way out of a queue."""
         moving = self.queues[event.queue].moving if isinstance(event, Left) else []
         return isinstance(event, Left) and bool(moving) and moving[0][1] == event.reason
 
     def _bury_letters(self, queue: Queue, letters: Sequence[Letter], reason: str) -> None:
-        """Letters that a queue refused become dead letters of it."""
+        """Dead-letter the letters that a queue refused."""
         left = queue.left.copy()  # they have never been in it
         self._move(self._dead_letters(queue, letters, reason), [])
         queue.left = left
@@ -522,8 +527,9 @@ class Model:
     def _dead_letters(
         self, queue: Queue, letters: Sequence[Letter], reason: str
     ) -> list[tuple[Sent, list[int]]]:
-        """Return where letters go that leave a queue: to its dead letter exchange, if it has one.
-        Not to a queue where they have been, since they were rejected: that could go on for ever."""
+        """Return where letters go that leave a queue: to its dead letter exchange, if it has one,
+        but not to a queue where they have been since they were rejected: that could go on for ever.
+        """
         exchange = queue.settings.get("dead-letter-exchange")
         if exchange is None:
             queue.left[reason] += len(letters)
@@ -541,7 +547,7 @@ class Model:
             queue.left[reason if targets else "cycle" if route else "no_route"] += 1
             if targets:
                 sent = Sent(targets, [changed], mandatory=False, immediate=False)
-                # They are taken in by full queues as well.
+                # Full queues take dead letters as well.
                 plans.append((sent, [1] * len(targets)))
         return plans
 
@@ -595,12 +601,12 @@ class Model:
         queue.elect()
 
     def cancel(self, channel: Channel, tag: str) -> None:
-        """Messages that the consumer has unacked stay with the client."""
+        """Cancel a consumer; its unacked messages stay with the client."""
         if tag in channel.consumers:
             self._remove_consumer(channel.consumers.pop(tag))
 
     def _remove_consumer(self, consumer: Consumer) -> None:
-        """An auto-delete queue goes with its last consumer."""
+        """Remove a consumer; an auto-delete queue goes with its last one."""
         queue = consumer.queue
         queue.consumers.remove(consumer)
         queue.elect()
@@ -633,7 +639,7 @@ class Model:
         *,
         no_ack: bool,
     ) -> tuple[int, Letter, bool]:
-        """An entry goes to a client, which has to ack it or not."""
+        """Deliver an entry to a client, which may have to ack it."""
         tag = channel.next_tag
         channel.next_tag += 1
         letter = shown(entry.letter)
@@ -796,7 +802,7 @@ class Model:
         self._see_off()
 
     def _give_back(self, given: Unacked) -> None:
-        """A delivery goes back to its place, or is a dead letter when that happened too often."""
+        """Return a delivery to its place, or dead-letter it when that happened too often."""
         queue, entry = given.queue, given.entry
         if queue.is_deleted:
             return
@@ -863,7 +869,7 @@ class Model:
         self._give_all_back([one for one, requeue in settled if requeue])
 
     def rollback(self, channel: Channel) -> None:
-        """Publishes are forgotten, and what was acked or rejected is unacked again."""
+        """Forget the publishes of a transaction; what was acked or rejected is unacked again."""
         transaction = channel.transaction
         if transaction is None:
             raise RefusedError("PreconditionFailedError")
@@ -929,7 +935,7 @@ class Model:
         return held
 
     def settled(self, durable: dict[Queue, list[Entry]]) -> None:
-        """The disk has it: who waited for that is told."""
+        """Note that the disk has everything: clients that waited for that are told."""
         self.durable = durable
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -972,7 +978,9 @@ class Model:
             queue.entries.remove(entry)
 
     def _log(self, queue: Queue, entry: Entry) -> None:
-        """Something was done to a message: the log is told where both are durable."""
+        """Note that something was done to a message: the log is told if message and queue are
+        durable.
+        """
         if queue.survives and not queue.is_deleted and entry.letter.persistent:
             self.is_logged = True
             self._logged_count += 1

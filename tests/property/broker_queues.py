@@ -1,4 +1,4 @@
-"""Queues, consumers and channels in the model: plain lists, and the questions one may ask them."""
+"""Queues, consumers and channels in the model: plain lists, and questions about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class State(enum.Enum):
 
 @dataclass(eq=False)
 class Entry:
-    """A letter in a queue. It keeps its place there, whatever becomes of it.
+    """A letter in a queue, which keeps its place there, whatever happens to it.
 
     `deliveries` is how often it was handed out, `given_back_by` the consumer that gave it back
     last. `expires_ms` is 0 where it never does.
@@ -88,7 +88,7 @@ class Queue:
 
     @property
     def rejects(self) -> bool:
-        """Whether it refuses what it has no room for, instead of dropping what it has."""
+        """Whether the queue refuses what it has no room for, instead of dropping what it has."""
         return bool(self.settings.get("overflow", "drop-head") != "drop-head")
 
     @property
@@ -111,7 +111,7 @@ class Queue:
 
     @property
     def first_to_drop(self) -> Entry:
-        """The lowest priority goes first, and of it the oldest."""
+        """The message that is dropped first: the oldest of the lowest priority."""
         return min(self.ready, key=lambda entry: entry.level)
 
     @property
@@ -131,7 +131,7 @@ class Queue:
         return [one for one in self.consumers if one is self.single] if alone else self.consumers
 
     def elect(self) -> None:
-        """The highest priority follows a single active consumer that is gone, then the oldest."""
+        """Choose the next single active consumer: the oldest of the highest priority."""
         if self.single not in self.consumers:
             self.single = max(self.consumers, key=lambda one: one.priority, default=None)
 
@@ -179,7 +179,7 @@ class Consumer:
 
     @property
     def has_size_limit(self) -> bool:
-        """Whether it depends on the size of a message whether it can have it."""
+        """Whether the size of a message decides whether the consumer can have it."""
         return not self.no_ack and bool(self.window.size or self.channel.window.size)
 
     def has_room(self, size: int) -> bool:
@@ -187,7 +187,8 @@ class Consumer:
             return False
         counted = self.channel.counted
         if self.no_ack:
-            # It takes nothing of its channel's window, but waits while that is used up.
+            # A consumer without acks takes nothing of its channel's window, but waits while that is
+            # used up.
             limit = self.channel.window.messages
             return not limit or len(counted) < limit
         own = [one for one in counted if one.consumer is self]

@@ -72,7 +72,7 @@ class Topology:
         return [binding for binding in self.bindings if binding.source == source]
 
     def alternate(self, name: str) -> str:
-        """The alternate exchange: by argument, or else by policy."""
+        """Return the alternate exchange, by argument, or else by policy."""
         argument = self.exchanges[name].arguments.get("alternate-exchange")
         policy = chosen(self.policies, name, "exchanges").get("alternate-exchange")
         return argument or policy or ""
@@ -99,7 +99,7 @@ def words(key: str) -> list[str]:
 
 
 def words_match(pattern: Sequence[str], key: Sequence[str]) -> bool:
-    """`*` is one word, `#` any number of them."""
+    """Tell whether a pattern matches: `*` is one word, `#` any number of them."""
     if not pattern:
         return not key
     if pattern[0] == "#":
@@ -108,7 +108,9 @@ def words_match(pattern: Sequence[str], key: Sequence[str]) -> bool:
 
 
 def headers_match(arguments: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
-    """x-match says whether all arguments have to be among the headers, or any of them."""
+    """Tell whether headers match: x-match says whether all arguments have to be there, or any of
+    them.
+    """
     mode = arguments.get("x-match", "all")
     pairs = [
         (name, value)

@@ -1,4 +1,4 @@
-"""The broker for the state machine: on a simulated disk, with what it does written down."""
+"""The broker for the state machine, on a simulated disk, with a record of what it does."""
 
 from __future__ import annotations
 

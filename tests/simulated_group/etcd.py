@@ -238,11 +238,11 @@ class Etcd(GroupEtcd):
         }
 
     def backed_up(self) -> EtcdBackup:
-        """Return what a backup of it has."""
+        """Return a backup."""
         return EtcdBackup(self._revision, dict(self._rows))
 
     def put_back(self, backup: EtcdBackup) -> None:
-        """Be what a backup has: its cluster id is the same, and its leases are gone in time."""
+        """Become what a backup has: the cluster id is the same, and the leases end in time."""
         self._revision, self._rows = backup.revision, dict(backup.rows)
         owners = {lease for _, lease in self._rows.values() if lease}
         self._leases = dict.fromkeys(owners, (self._events.now + 3.0, 3.0))
@@ -258,7 +258,7 @@ class Etcd(GroupEtcd):
             self._put(key, {**value, "id": group} if key == GROUP else value, 0)
 
     def forget(self, cluster: int) -> None:
-        """Be made anew, as another etcd cluster without any key."""
+        """Become another etcd cluster, without any key."""
         self.cluster = cluster
         self._rows.clear()
         self._leases.clear()

@@ -105,7 +105,7 @@ class Group:
                 one.publish(b"%d" % self._published)
 
     def heal(self) -> None:
-        """Mend all of it."""
+        """Mend all faults."""
         self.network.blocked.clear()
         self.network.astray = 0.0
         self.etcd.is_away = False
@@ -122,7 +122,7 @@ class Group:
             one.restart()
 
     def hurry(self) -> None:
-        """Let disks, links and etcd be as fast as they are when they are well."""
+        """Let disks, links and etcd be as fast as usual."""
         self.etcd.least_s, self.etcd.slow_s = 0.0005, 0.02
         self.network.transfer_s = 0.0
         for one in self.machines:
@@ -135,7 +135,9 @@ class Group:
         return len(self.etcd.in_sync) == len(self.machines)
 
     def goes_on(self, patience_s: float) -> None:
-        """All is mended: there must be a leader that confirms soon, and a full list in time."""
+        """Mend everything, after which there must be a leader that confirms soon, and a full list
+        in time.
+        """
         mended_at = self.events.now
         self.run(LATE_S)
         if not self._comes_within(mended_at + HEAL_S, self._confirms_more()):

@@ -22,7 +22,7 @@ from tests.simulated_group.machine import TIMING, SimulatedMachine, Witness
 
 
 class Invariants(Witness):
-    """Holds what happens against the rules. `violations` is empty if every rule held."""
+    """A witness that checks the rules. `violations` is empty if every rule held."""
 
     def __init__(self, events: Events) -> None:
         self.confirms: list[LogEntry] = []
@@ -37,7 +37,7 @@ class Invariants(Witness):
         """The machines that came back older than they were: in the list, they may not lead."""
 
     def watch(self, machines: Iterable[SimulatedMachine], etcd: GroupEtcd) -> None:
-        """Look at these."""
+        """Watch these machines and this etcd."""
         self._machines = {one.name: one for one in machines}
         self._etcd = etcd
 

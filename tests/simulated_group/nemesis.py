@@ -33,8 +33,8 @@ class Story(Enum):
 
 
 _MIXED = tuple(one for one in Story if one not in (Story.LATE_RESIGNATION, Story.SLOW_WORLD))
-"""The stories that are told among other faults. One more would make another history of each seed,
-and some of these are the examples of what was found.
+"""The stories that are told among other faults. One more would change the history of each seed, and
+some seeds are the examples of faults that were found.
 """
 
 
@@ -220,7 +220,9 @@ class Nemesis:
         self._events.after(10.0, self._mend_story)
 
     def _lost_tail(self, machine: SimulatedMachine) -> None:
-        """A leader's disk hangs, followers have its last batch, and it has not when it is back."""
+        """A leader's disk hangs: followers have its last batch, and the leader does not when it is
+        back.
+        """
         machine.is_disk_stuck = True
 
         def die() -> None:
@@ -232,8 +234,8 @@ class Nemesis:
         self._events.after(self._random.uniform(0.1, 1.0), die)
 
     def _two_leaders(self, machine: SimulatedMachine) -> None:
-        """A leader's clock stands still, it is cut off until another one is elected, and then from
-        etcd only: followers of the other one come to it.
+        """A leader's clock stands still, and the leader is cut off until another one is elected,
+        and then from etcd only: followers of the other one connect to it.
         """
         random = self._random
         machine.stop_clock()
@@ -251,8 +253,8 @@ class Nemesis:
         self._events.after(16.0, self._mend_story)
 
     def _lost_links(self, machine: SimulatedMachine) -> None:
-        """Followers have a batch that the leader's disk has not: when they connect again, it takes
-        the batch back, and sends it once more. Meanwhile the disk goes on.
+        """Followers have a batch that the leader's disk does not have: when they connect again, the
+        leader takes the batch back, and sends it once more. Meanwhile the disk goes on.
         """
         random = self._random
         machine.is_disk_stuck = True
@@ -269,9 +271,9 @@ class Nemesis:
         self._events.after(random.uniform(0.5, 2.5), go_on)
 
     def _slow_world(self, machine: SimulatedMachine) -> None:
-        """All takes long: a second for each sync of one machine, or for each request of etcd, or
-        seconds for what a follower catches up with. Meanwhile a leader dies soon after each
-        election, or a newcomer comes while etcd is away.
+        """Everything takes long: a second for each sync of one machine, or for each request to
+        etcd, or seconds for the batches that a follower catches up with. Meanwhile a leader dies
+        soon after each election, or a new member joins while etcd is away.
         """
         random, follower = self._random, self._random.choice(self._machines)
         match random.randrange(3):
@@ -302,8 +304,8 @@ class Nemesis:
 
     def _late_resignation(self, machine: SimulatedMachine) -> None:
         """A leader stops in order, and a supervisor starts it again at once. Its resignation is on
-        its way meanwhile, and the end of its lease lost: so it takes its key back. Before any
-        follower has come to it, it is cut off, and the resignation carried out.
+        its way meanwhile, and the end of its lease is lost, so it takes its key back. Before any
+        follower has connected to it, it is cut off, and the resignation is carried out.
         """
 
         def hold(transaction: EtcdTransaction) -> float:
