@@ -11,7 +11,7 @@ from amqpstore_server.protocol.errors import AmqpError, FatalFramingError
 from amqpstore_server.protocol.methods import BasicPublish, Method
 
 PROPERTIES_AT = 12
-"""The offset in a header's payload, behind class id, weight and body size."""
+"""The offset of the properties in a payload, behind class id, weight and body size."""
 
 
 @dataclass(slots=True)
