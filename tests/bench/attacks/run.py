@@ -50,8 +50,10 @@ def _measured(settings: AttackSettings, name: str, server: ServerProcess | None)
             outcome.confirm_alone, outcome.confirm = others.confirms(
                 [outcome.alone, outcome.attacked]
             )
-        if server is not None:
-            outcome.rss_after_bytes = _settled_bytes(server, outcome.rss_before_bytes)
+    if server is not None:
+        # Once the others have stopped: beside other processes they publish faster than they
+        # consume, and what waits for them is memory of theirs.
+        outcome.rss_after_bytes = _settled_bytes(server, outcome.rss_before_bytes)
     return outcome
 
 
