@@ -86,30 +86,71 @@ async def test_the_rest_of_a_body_that_was_answered_is_read_for_a_limited_time(
     assert trio.current_time() == pytest.approx(app._REST_S)
 
 
+class PageLogin:
+    """The only session of the pages, of a user who has logged in with a password or with a token;
+    `now_ms` is its clock.
+    """
+
+    def __init__(self, directory: Path, *, is_internal: bool = True) -> None:
+        self.now_ms = 1_700_000_000_000
+        clock = SimpleNamespace(wall_ms=lambda: self.now_ms)
+        store = SimpleNamespace(clock=clock, directory=str(directory))
+        context: Any = SimpleNamespace(
+            users=SimpleNamespace(password_digest=lambda _user, _salt: b"digest"),
+            broker=SimpleNamespace(services=SimpleNamespace(store=store)),
+        )
+        guest = SimpleNamespace(user="guest", is_internal=is_internal)
+
+        async def identity(*_login: object, **_way: object) -> Any:
+            return guest
+
+        logins: Any = SimpleNamespace(identity=identity, identity_of=lambda *_who, **_way: guest)
+        self._pages = Sessions(context, logins)
+        self._scope: dict[str, Any] = {
+            "type": "http",
+            "scheme": "http",
+            "path": "/",
+            "headers": [],
+        }
+
+    async def log_in(self) -> None:
+        public: Any = SimpleNamespace(prefix="", is_secure=False)
+        answer = await self._pages.log_in(Request(self._scope), public, "guest", "guest", 0.0)
+        cookie = answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
+        self._scope["headers"] = [
+            (b"host", b"a"),
+            (b"cookie", f"{COOKIE}={cookie}".encode()),
+        ]
+
+    async def is_found(self) -> bool:
+        return await self._pages.found(Request(self._scope), 0.0) is not None
+
+
 @pytest.mark.trio
 async def test_a_session_of_the_pages_ends_when_it_was_not_used(tmp_path: Path) -> None:
-    now_ms = 1_700_000_000_000
-    clock = SimpleNamespace(wall_ms=lambda: now_ms)
-    store = SimpleNamespace(clock=clock, directory=str(tmp_path))
-    context: Any = SimpleNamespace(
-        users=SimpleNamespace(password_digest=lambda _user, _salt: b"digest"),
-        broker=SimpleNamespace(services=SimpleNamespace(store=store)),
-    )
-    guest = SimpleNamespace(user="guest", is_internal=True)
-
-    async def identity(*_login: object, **_way: object) -> Any:
-        return guest
-
-    logins: Any = SimpleNamespace(identity=identity, identity_of=lambda *_who, **_way: guest)
-    public: Any = SimpleNamespace(prefix="", is_secure=False)
-    pages = Sessions(context, logins)
-    scope: dict[str, Any] = {"type": "http", "scheme": "http", "path": "/", "headers": []}
-    answer = await pages.log_in(Request(scope), public, "guest", "guest", 0.0)
-    cookie = answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
-    scope["headers"] = [(b"host", b"a"), (b"cookie", f"{COOKIE}={cookie}".encode())]
+    login = PageLogin(tmp_path)
+    await login.log_in()
     for passed_ms, is_found in ((sessions._IDLE_MS - 1, True), (sessions._IDLE_MS, False)):
-        now_ms += passed_ms
-        assert (await pages.found(Request(scope), 0.0) is not None) == is_found
+        login.now_ms += passed_ms
+        assert await login.is_found() == is_found
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("is_internal", [True, False])
+async def test_the_sessions_of_the_pages_are_not_written_at_each_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_internal: bool
+) -> None:
+    """That of a token is not in the file at all."""
+    login = PageLogin(tmp_path, is_internal=is_internal)
+    await login.log_in()
+    written: list[object] = []
+    monkeypatch.setattr(sessions, "write_sessions", lambda _directory, kept: written.append(kept))
+    for _ in range(3):
+        assert await login.is_found()
+    assert written == []
+    login.now_ms += sessions._IDLE_MS // 2 + 1
+    assert await login.is_found()
+    assert len(written) == is_internal
 
 
 @pytest.mark.trio

@@ -152,7 +152,7 @@ class Sessions:
             return None
         self._on_logged_in(request.scope.get("state"))
         session.ends_at_ms = now_ms + _IDLE_MS
-        if session.written_ms < now_ms + _IDLE_MS // 2:
+        if not session.token and session.written_ms < now_ms + _IDLE_MS // 2:
             await self._write()
         return session, identity
 
