@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
 
@@ -18,7 +18,7 @@ import msgpack
 import msgspec
 
 from amqpstore_server.administration.tables import shown_table
-from amqpstore_server.broker.exchanges.base import Binding, Exchange
+from amqpstore_server.broker.exchanges.base import Binding, Destination, Exchange
 from amqpstore_server.broker.vhost import VirtualHost
 from amqpstore_server.management.answers import Answer, created, no_content
 from amqpstore_server.management.call import Call
@@ -155,15 +155,18 @@ async def _from(vhost: VirtualHost, source: str) -> list[Row]:
     return await _rows(vhost, (one for one in bindings_of(vhost) if isinstance(one, str)))
 
 
+def _destination(vhost: VirtualHost, kind: str, name: str) -> Destination | None:
+    ends: Mapping[str, Destination] = vhost.exchanges if kind == "exchange" else vhost.queues
+    return ends.get(name)
+
+
 async def _to(vhost: VirtualHost, kind: str, name: str) -> list[Row]:
-    ends: Any = vhost.exchanges if kind == "exchange" else vhost.queues
-    destination = ends.get(name)
+    destination = _destination(vhost, kind, name)
     found = [
         (exchange.name, one)
         for exchange in list(vhost.exchanges.values())
-        if destination is not None and exchange.is_bound_to(destination)
-        for one in exchange.bindings
-        if one.destination is destination
+        if destination is not None
+        for one in exchange.bindings_to(destination)
     ]
     rows = await _rows(vhost, found)
     return [default_row(vhost.name, name), *rows] if kind == "queue" else rows
@@ -273,7 +276,8 @@ async def unbind(call: Call) -> Answer:
 def _arguments(vhost: VirtualHost, row: Row) -> dict[str, Any]:
     """Return the arguments of the binding that a row shows, as they are. Raises: HttpError."""
     source = vhost.exchanges.get(row["source"])
-    for binding in source.bindings if source else ():
+    destination = _destination(vhost, row["destination_type"], row["destination"])
+    for binding in source.bindings_to(destination) if source and destination else ():
         if binding_row(vhost.name, row["source"], binding) == row:
             return binding.arguments
     return {}
