@@ -183,9 +183,12 @@ def publish_bytes(
         raise ValueError(
             f"a priority must be an integer from 0 to {_MAX_PRIORITY}, not {priority!r}"
         )
+    is_logged = bool(messages) and messages[0].envelope.persistent
     for queue, expires_ms, most, _ in placements:
         if queue.__class__ is not Queue:
             check_queue(queue)
+        if queue.keeps_transient and queue.durable:
+            is_logged = True
         if not 0 <= as_index(expires_ms) <= _MAX_TIME_MS:
             raise ValueError(f"an expiry time must be in ms since 1970, not {expires_ms!r}")
         if most is not None and (most < 0 or most.__class__ is bool):
@@ -202,7 +205,7 @@ def publish_bytes(
     # have to be looked at one by one.
     if body_bytes > _MAX_MESSAGE_BYTES - MAX_PROPERTIES_BYTES - (1 << 10):
         _check_sizes(messages)
-    return needed if messages[0].envelope.persistent else 0
+    return needed if is_logged else 0
 
 
 def _check_sizes(messages: Sequence[Message]) -> None:

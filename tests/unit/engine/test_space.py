@@ -67,6 +67,24 @@ def test_publishers_are_refused_before_the_disk_is_full(files: MemoryFiles) -> N
     store.close()
 
 
+@pytest.mark.parametrize("how", ["publish", "transaction"])
+def test_transient_messages_that_are_logged_need_room_too(files: MemoryFiles, how: str) -> None:
+    store = open_store(files)
+    classic, queue = store.create_queue("classic"), store.create_queue("q")
+    store.set_keeps_transient(queue, keeps=True)
+    envelope = Envelope("", "q", persistent=False)
+    transient = [Message(envelope, bytes(MIB)) for _ in range(40)]
+    with pytest.raises(DiskFullError, match="bytes free"):
+        if how == "publish":
+            store.publish([classic, queue], transient)
+        else:
+            transaction = store.transaction()
+            transaction.publish([classic, queue], transient)
+            transaction.commit()
+    assert queue.ready_count == 0
+    store.close()
+
+
 def test_a_transaction_that_publishes_is_refused_whole(files: MemoryFiles) -> None:
     store = open_store(files)
     queue = store.create_queue("q")
