@@ -140,7 +140,7 @@ async def test_a_session_of_the_pages_ends_when_it_was_not_used(tmp_path: Path) 
 async def test_the_sessions_of_the_pages_are_not_written_at_each_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_internal: bool
 ) -> None:
-    """That of a token is not in the file at all."""
+    """A token's session is not in the file at all."""
     login = PageLogin(tmp_path, is_internal=is_internal)
     await login.log_in()
     written: list[object] = []
