@@ -110,7 +110,7 @@ class Replacement:
         """
         self._end_file()
         for folder in (SEGMENTS, INDEX):
-            # A name that is not durable is no file after a power cut, however well its bytes were
+            # After a power cut a file whose name was not durable is gone, even if its bytes were
             # synced.
             sync_directory(self._files, f"{self._directory}/{folder}")
         # It is the point of no return: the files it names are durable before.

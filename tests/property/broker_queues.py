@@ -150,7 +150,7 @@ class Queue:
 
 
 class Window(NamedTuple):
-    """A limit of unacked messages, by their number and their bytes; 0 is no limit.
+    """A limit of unacked messages, by their number and their bytes; 0 means no limit.
 
     A single message may always be unacked, however large it is.
     """

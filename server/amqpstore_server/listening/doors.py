@@ -117,7 +117,7 @@ class Doors:
         self._log_at = 0.0
 
     def limit(self, connections: int, per_peer: int, accepts_per_s: int = 0) -> None:
-        """Limit the clients, those of one peer, and how many are let in a second; 0 is no limit,
+        """Limit the clients, those of one peer, and how many are let in a second; 0 means no limit,
         besides the descriptors.
         """
         self.admission.rate.per_s = accepts_per_s

@@ -36,7 +36,7 @@ def check_origin(headers: Headers, public: PublicAddress, allowed: Collection[st
     if origin is not None and origin in allowed:
         return
     # No script can set it, and a proxy changes nothing about it: a browser knows where it is.
-    # Missing in clients that are no browsers, and in old browsers: then the origin decides.
+    # Missing in clients that are not browsers, and in old browsers: then the origin decides.
     site = headers.get("sec-fetch-site", "none")
     if site == "same-origin":
         return

@@ -40,7 +40,7 @@ def publish_header(
     plain = None
     if plain_at is not None:
         mode_at, priority_at = plain_at
-        # Where an absent one points, at the class id, a payload begins with a zero.
+        # An absent one is read at 0, where the class id begins with a zero.
         plain = content[start + mode_at], content[start + priority_at]
     properties = content[start + PROPERTIES_AT : end]
     return ContentHeader(BasicPublish.class_id, body_size, properties, plain)

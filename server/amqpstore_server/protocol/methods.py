@@ -415,7 +415,7 @@ class QueueUnbindOk(Method):
 
 @_method(60, 10)
 class BasicQos(Method):
-    """Limits how many messages, or bytes of them, may be unacked; 0 is no limit."""
+    """Limits how many messages, or bytes of them, may be unacked; 0 means no limit."""
 
     prefetch_size: Long
     prefetch_count: Short
@@ -743,7 +743,7 @@ class DtxGetTimeout(Method):
 
 @_method(100, 91)
 class DtxGetTimeoutOk(Method):
-    """The timeout in seconds; 0 is no limit."""
+    """The timeout in seconds; 0 means no limit."""
 
     timeout: Long
 

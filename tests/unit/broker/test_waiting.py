@@ -287,7 +287,7 @@ def test_a_closed_channel_leaves_nothing_behind(
 
 
 def test_a_deleted_queue_answers_empty(simulated: SimulatedBroker, getter: Getter) -> None:
-    """Closing the whole channel would be too much: the next get says that there is no queue."""
+    """Closing the whole channel would be too much: the next get says that the queue is gone."""
     other = Getter(simulated)
     getter.ask("q")
     getter.ask("q")

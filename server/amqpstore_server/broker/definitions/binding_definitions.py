@@ -66,8 +66,8 @@ class BindingDefinitions:
         what = f"a binding of '{destination.name}' to exchange '{exchange_name}'"
         accepted.check_arguments(NameScope.BINDING, arguments, what)
         if unfinished := vhost.removals.names(destination).get(destination.name):
-            # Its queue was not deleted, for want of room. What removes the rows of the bindings
-            # that it had may not come after the row of this one.
+            # A full disk has refused to delete this queue, and its old bindings still have rows.
+            # If those were removed after this binding is stored, its row could go with them.
             unfinished.finish()
         if self._has_all_bindings and not exchange.has(binding):
             raise PreconditionFailedError(

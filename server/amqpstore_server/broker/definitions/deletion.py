@@ -121,11 +121,11 @@ class Deletion:
             # The exchanges and bindings are gone from memory: with rows that stay, the next start
             # would route by them again.
             self._unbinding.postpone(changes)
+            vhost.router.changed()
             raise
         finally:
             # Nothing knows of the other bindings any more, even if the disk is full.
             self._unbinding.go_on()
-            vhost.router.changed()
         for queue, count in zip(self._queues, counts, strict=True):
             del vhost.queues[queue.name]
             vhost.owned_queues.remove(queue)
@@ -136,6 +136,7 @@ class Deletion:
                 line = "queue deleted" if queue.durable else ""
                 vhost.happened(line, "queue.deleted", {"name": queue.name}, queue=queue.name)
         services.statistics.churn.queue_deleted += sum(queue.is_listed for queue in self._queues)
+        vhost.router.changed()
 
 
 def deleting_all(vhost: DeletingHost) -> Iterator[None]:

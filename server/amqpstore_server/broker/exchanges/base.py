@@ -171,7 +171,7 @@ class Exchange(ABC):
         Raises: PreconditionFailedError.
         """
         key = binding.key
-        # queue.bind, rule `duplicates`: an equal binding is ignored, and is no error.
+        # queue.bind, rule `duplicates`: an equal binding is ignored, and is not an error.
         if key in self._bindings:
             return False
         # This comes first, as it may refuse the binding's arguments: then nothing is noted.

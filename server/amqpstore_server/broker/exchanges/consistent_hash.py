@@ -154,8 +154,8 @@ def _text_argument(arguments: dict[str, Any], name: str) -> str | None:
 def _weight(binding: Binding) -> int:
     """Raises: PreconditionFailedError."""
     key = binding.routing_key
-    # The length is checked before the conversion: a key of 255 digits is no weight, and RabbitMQ
-    # had a denial of service by such weights.
+    # The length is checked before the conversion: RabbitMQ had a denial of service by keys of 255
+    # digits, which are not weights.
     if key.isascii() and key.isdigit() and len(key) <= len(str(_MAX_WEIGHT)):
         weight = int(key)
         if 1 <= weight <= _MAX_WEIGHT:

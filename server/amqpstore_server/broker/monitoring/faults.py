@@ -45,7 +45,7 @@ class Contained:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        # A cancellation is no fault of the queue, and a failing disk concerns all queues.
+        # A cancellation is not the fault of the queue, and a failing disk concerns all queues.
         if not isinstance(error, Exception) or isinstance(error, FATAL):
             return False
         self._queue.set_aside(error)

@@ -4,7 +4,7 @@ settling of deliveries.
 Ready messages are in its `backlog`; `dispatch` decides which consumer gets them, `waiting` serves
 gets, and both take them from there.
 
-Past 600 lines because everything that is done with a queue goes through this one door.
+Past 600 lines because a queue has one interface, whatever is done with it.
 """
 
 from __future__ import annotations
